@@ -1,0 +1,58 @@
+//! Every route of every dialect, on one screen, and what all of them share: ids, keys, errors, limits.
+//! Holds no logic: a dialect parses, asks the core, and shapes the answer.
+//! Invariant: no handler runs before the request has an id and, where one is needed, the right key.
+
+mod auth;
+mod drain;
+mod health;
+mod input;
+mod problem;
+mod request_log;
+mod v1;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+
+use crate::session::Core;
+use crate::settings::Settings;
+
+/// What handlers need.
+pub struct AppState {
+    pub core: Arc<Core>,
+    pub settings: Settings,
+    pub worker_id: String,
+    pub s3_kind: &'static str,
+    pub started: Instant,
+}
+
+type Shared = Arc<AppState>;
+
+pub fn router(state: Shared) -> Router {
+    let guarded = Router::new()
+        .route("/v1/execute", post(v1::execute::execute))
+        .route("/v1/sandbox/reset", post(v1::sandbox::reset))
+        .route("/v1/sandbox/interrupt", post(v1::sandbox::interrupt))
+        .route("/v1/sandbox/stop", post(v1::sandbox::stop))
+        .route("/v1/sandbox/status", get(v1::sandbox::status))
+        .route("/v1/sandboxes", get(v1::sandbox::list))
+        .route("/v1/files/upload-urls", post(v1::files::upload_urls))
+        .route("/v1/files/upload", post(v1::upload::upload))
+        .route("/v1/files/download", get(v1::download::download))
+        .route("/v1/files/delete", post(v1::files::delete))
+        .route("/v1/files/list", get(v1::files::list))
+        .route("/v1/files/download-url", get(v1::files::download_url))
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(from_fn(drain::drain_unread_body))
+        .layer(from_fn_with_state(state.clone(), auth::require_key));
+    Router::new()
+        .route("/health", get(health::health))
+        .merge(guarded)
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(from_fn(request_log::with_request_id))
+        .with_state(state)
+}

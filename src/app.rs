@@ -1,0 +1,305 @@
+//! Where the service is put together: settings in, a running service out.
+//! Holds no logic of its own. Invariant: a service that cannot isolate code or keep files does not start.
+
+use std::fs::{self, File};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hyper_util::service::TowerToHyperService;
+use include_dir::{Dir, include_dir};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, AppState};
+use crate::http_server;
+use crate::ingest::{FetchPolicy, Fetcher};
+use crate::sandbox::Backend;
+use crate::sandbox::embedded::{EmbeddedBackend, EmbeddedConfig, Python, install_kernel, packages};
+use crate::session::{Core, CoreParts};
+use crate::settings::Settings;
+use crate::store::embedded::{Credentials, EmbeddedS3};
+use crate::store::{Connection, ObjectStore};
+use crate::workspace::Owner;
+
+/// What Python packages the sandboxes have.
+pub const REQUIREMENTS: &str = include_str!("../sandbox-image/requirements.txt");
+static KERNEL: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/kernel");
+
+const SANDBOX_UID: u32 = 65_532;
+/// How long running cells may go on after the service was told to end.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+/// After that, what is left of a request.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const STORE_RETRY: Duration = Duration::from_secs(5);
+
+/// What `WORK_ROOT/service.json` tells those who want to find the running service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServiceFile {
+    pub pid: u32,
+    pub address: SocketAddr,
+    pub s3_address: Option<SocketAddr>,
+}
+
+/// Runs the service until `shutdown` resolves.
+pub async fn run(
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send,
+) -> anyhow::Result<()> {
+    let work_root = open_work_root(&settings.work_root)?;
+    let _lock = lock_work_root(&work_root).await?;
+    let listener = listen(
+        "HOST and PORT",
+        SocketAddr::new(settings.host, settings.port),
+    )
+    .await?;
+    let address = listener.local_addr()?;
+    let backend = embedded_backend(&work_root)?;
+    tracing::info!(choice = ?settings.sandbox.backend, backend = backend.name(), "sandbox backend chosen");
+    let stop_store = CancellationToken::new();
+    let (store, s3_address) = open_store(&settings, &work_root, stop_store.clone()).await?;
+    let core = Core::start(core_parts(&settings, &work_root, Arc::new(backend), store)).await;
+    let core = core
+        .map_err(|error| anyhow::Error::new(error).context("sessions could not be taken over"))?;
+    let reaper = tokio::spawn(core.clone().reap_for_ever());
+    let state = AppState {
+        core: core.clone(),
+        worker_id: settings.worker_id.clone().unwrap_or_else(host_name),
+        s3_kind: if s3_address.is_some() {
+            "embedded"
+        } else {
+            "external"
+        },
+        started: Instant::now(),
+        settings,
+    };
+    let service = TowerToHyperService::new(api::router(Arc::new(state)));
+    write_service_file(
+        &work_root,
+        &ServiceFile {
+            pid: std::process::id(),
+            address,
+            s3_address,
+        },
+    )?;
+    tracing::info!(%address, s3 = ?s3_address, backend = core.backend().name(), work_root = %work_root.display(), "listening");
+    let ending = async {
+        shutdown.await;
+        tracing::info!("shutting down; sandboxes stay alive for the next start");
+        core.shut_down(SHUTDOWN_PATIENCE).await;
+    };
+    http_server::serve(listener, service, DRAIN_LIMIT, ending).await;
+    reaper.abort();
+    stop_store.cancel();
+    let _already_gone = fs::remove_file(work_root.join("service.json"));
+    Ok(())
+}
+
+pub(crate) fn open_work_root(path: &Path) -> anyhow::Result<PathBuf> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .and_then(|()| fs::canonicalize(path))
+        .with_context(|| {
+            format!(
+                "WORK_ROOT={} cannot be used: make it a writable folder",
+                path.display()
+            )
+        })
+}
+
+/// One service per work root. A predecessor that is just ending is waited for.
+pub(crate) async fn lock_work_root(work_root: &Path) -> anyhow::Result<File> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(work_root.join("lock"))?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while file.try_lock().is_err() {
+        if Instant::now() > deadline {
+            bail!(
+                "WORK_ROOT={} is in use by another cellblock: stop that one, or set another WORK_ROOT",
+                work_root.display()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(file)
+}
+
+async fn listen(names: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| {
+        format!("cannot listen on {address}: free that address or set {names} to another")
+    })
+}
+
+pub(crate) fn embedded_backend(work_root: &Path) -> anyhow::Result<EmbeddedBackend> {
+    let python = Python::find()?;
+    let runtime_root = work_root.join("runtime");
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&runtime_root)?;
+    let kernel_dir = install_kernel(&runtime_root, &kernel_files(&KERNEL), &python)?;
+    let packages_dir = packages::locate(REQUIREMENTS, &python);
+    if packages_dir.is_none() {
+        tracing::warn!(
+            "no Python packages prepared: sandboxes have the standard library only; run `cellblock prepare`"
+        );
+    }
+    let config = EmbeddedConfig {
+        state_root: work_root.join("containers"),
+        runtime_root,
+        deployment_id: deployment_id(work_root)?,
+        helper: EmbeddedConfig::own_binary(),
+        python,
+        kernel_dir,
+        packages_dir,
+    };
+    Ok(EmbeddedBackend::new(config)?)
+}
+
+fn kernel_files(folder: &'static Dir<'static>) -> Vec<(&'static str, &'static str)> {
+    let own = folder
+        .files()
+        .filter(|file| file.path().extension().is_some_and(|ext| ext == "py"));
+    let own = own.filter_map(|file| Some((file.path().to_str()?, file.contents_utf8()?)));
+    own.chain(folder.dirs().flat_map(kernel_files)).collect()
+}
+
+/// Stable for one work root, different from any other on this host.
+fn deployment_id(work_root: &Path) -> anyhow::Result<String> {
+    let path = work_root.join("deployment");
+    if let Ok(id) = fs::read_to_string(&path) {
+        return Ok(id.trim().to_owned());
+    }
+    let id = uuid::Uuid::new_v4().simple().to_string()[..12].to_owned();
+    fs::write(path, &id)?;
+    Ok(id)
+}
+
+async fn open_store(
+    settings: &Settings,
+    work_root: &Path,
+    stop: CancellationToken,
+) -> anyhow::Result<(ObjectStore, Option<SocketAddr>)> {
+    if !settings.uses_embedded_s3() {
+        let credentials = settings
+            .s3
+            .access_key_id
+            .clone()
+            .zip(settings.s3.secret_access_key.clone());
+        let connection = Connection {
+            endpoint_url: settings.s3.endpoint_url.clone(),
+            credentials,
+        };
+        let store = ObjectStore::connect(&settings.s3, connection).await;
+        tokio::spawn(ensure_bucket_for_ever(store.clone()));
+        return Ok((store, None));
+    }
+    let listener = listen("EMBEDDED_S3_ADDR", settings.s3.embedded_addr).await?;
+    let address = listener.local_addr()?;
+    let credentials = embedded_credentials(work_root)?;
+    let connection = Connection {
+        endpoint_url: Some(format!("http://{address}")),
+        credentials: Some((
+            credentials.access_key_id.clone(),
+            credentials.secret_access_key.clone(),
+        )),
+    };
+    let server = EmbeddedS3::open(&work_root.join("s3"))?;
+    tokio::spawn(async move { server.serve(listener, credentials, stop.cancelled()).await });
+    let store = ObjectStore::connect(&settings.s3, connection).await;
+    store
+        .ensure_bucket()
+        .await
+        .context("the embedded S3 server does not answer")?;
+    Ok((store, Some(address)))
+}
+
+/// A store that is down at start must not keep the service from starting; /health says so meanwhile.
+async fn ensure_bucket_for_ever(store: ObjectStore) {
+    while let Err(error) = store.ensure_bucket().await {
+        tracing::warn!(%error, "the S3 store cannot be used yet; trying again");
+        tokio::time::sleep(STORE_RETRY).await;
+    }
+}
+
+/// Made once and kept, so that links handed out before a restart still work after it.
+fn embedded_credentials(work_root: &Path) -> anyhow::Result<Credentials> {
+    let path = work_root.join("s3-credentials");
+    if let Some((id, secret)) = fs::read_to_string(&path).ok().and_then(|text| {
+        Some(text.trim().split_once(':')?).map(|(id, secret)| (id.to_owned(), secret.to_owned()))
+    }) {
+        return Ok(Credentials {
+            access_key_id: id,
+            secret_access_key: secret,
+        });
+    }
+    let random = || uuid::Uuid::new_v4().simple().to_string();
+    let (id, secret) = (
+        random()[..20].to_uppercase(),
+        format!("{}{}", random(), random()),
+    );
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)?;
+    std::io::Write::write_all(&mut file, format!("{id}:{secret}\n").as_bytes())?;
+    file.sync_all()?;
+    Ok(Credentials {
+        access_key_id: id,
+        secret_access_key: secret,
+    })
+}
+
+fn core_parts(
+    settings: &Settings,
+    work_root: &Path,
+    backend: Arc<EmbeddedBackend>,
+    store: ObjectStore,
+) -> CoreParts {
+    let policy = FetchPolicy {
+        allow_private: settings.files.allow_private_urls,
+        max_bytes: settings.files.max_upload_bytes,
+        ..FetchPolicy::default()
+    };
+    CoreParts {
+        work_root: work_root.to_owned(),
+        sandbox: settings.sandbox.clone(),
+        files: settings.files.clone(),
+        s3: settings.s3.clone(),
+        backend,
+        store,
+        fetcher: Fetcher::new(policy),
+        sandbox_user: Owner {
+            uid: SANDBOX_UID,
+            gid: SANDBOX_UID,
+        },
+    }
+}
+
+fn write_service_file(work_root: &Path, service: &ServiceFile) -> anyhow::Result<()> {
+    let temporary = work_root.join("service.json.tmp");
+    fs::write(&temporary, serde_json::to_vec(service)?)?;
+    Ok(fs::rename(temporary, work_root.join("service.json"))?)
+}
+
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,329 @@
+//! A sandbox's kernel as the core sees it: one control link, one cell link at a time.
+//! Never interprets an execution's result; the session does. Drop it and every link ends.
+//! Invariant: a cell link is in one pair of hands at a time, and a dead worker's link never comes back.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::listener::KernelListener;
+use super::message::{CellFrame, ControlReply, Hello, HostFrame, PROTOCOL_VERSION};
+use super::socket::{PacketSocket, SocketError};
+
+/// Connections of one sandbox that have not said hello yet. Its init needs two; more are a flood.
+const MAX_UNGREETED: usize = 8;
+/// Frames of an earlier execution that may lie in a link when the next one starts.
+const MAX_STALE_FRAMES: usize = 4096;
+const INTERRUPT_TRIES: usize = 20;
+const INTERRUPT_PAUSE: Duration = Duration::from_millis(25);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    #[error("the kernel is not connected")]
+    NotConnected,
+    #[error("the kernel did not answer in time")]
+    NoAnswer,
+    #[error("the kernel broke the protocol: {0}")]
+    Protocol(String),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+pub struct Kernel {
+    shared: Arc<Shared>,
+    /// Ends the accept loop, and with it every task of this kernel, when dropped.
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    next_request: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    control: Option<mpsc::UnboundedSender<ControlRequest>>,
+    cell: Option<CellLink>,
+}
+
+struct ControlRequest {
+    id: u64,
+    frame: Vec<u8>,
+    reply: oneshot::Sender<ControlReply>,
+}
+
+/// The link to one worker. Held by the execution that uses it, given back after a `done`.
+pub struct CellLink {
+    socket: PacketSocket,
+    pub generation: u64,
+    pub execution_count: u64,
+}
+
+impl Kernel {
+    /// Starts to listen for the kernel of the sandbox whose init is `init_pid`.
+    pub fn listen(control_dir: &Path, init_pid: oneshot::Receiver<i32>) -> io::Result<Self> {
+        let listener = KernelListener::bind(control_dir)?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::default()),
+            changed: Notify::new(),
+            next_request: AtomicU64::new(1),
+        });
+        let mut tasks = JoinSet::new();
+        let for_task = shared.clone();
+        tasks.spawn(async move {
+            if let Ok(init_pid) = init_pid.await {
+                accept_links(listener, init_pid, for_task).await;
+            }
+        });
+        Ok(Self {
+            shared,
+            _tasks: tasks,
+        })
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.shared
+            .lock()
+            .control
+            .as_ref()
+            .is_some_and(|control| !control.is_closed())
+    }
+
+    /// The kernel was connected and is not any more; one that lives dials again at once.
+    pub fn has_hung_up(&self) -> bool {
+        self.shared
+            .lock()
+            .control
+            .as_ref()
+            .is_some_and(|control| control.is_closed())
+    }
+
+    /// Waits until the kernel's control link is there; false if it is not within `wait`.
+    pub async fn wait_connected(&self, wait: Duration) -> bool {
+        let connected = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if self.is_connected() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(wait, connected).await.is_ok()
+    }
+
+    /// The current worker's link, as soon as it is there and idle.
+    pub async fn take_cell(&self, wait: Duration) -> Result<CellLink, KernelError> {
+        let taken = timeout(wait, async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if let Some(cell) = self.shared.lock().cell.take() {
+                    return cell;
+                }
+                changed.await;
+            }
+        });
+        taken.await.map_err(|_| KernelError::NoAnswer)
+    }
+
+    pub fn give_back_cell(&self, cell: CellLink) {
+        let mut state = self.shared.lock();
+        // A newer worker's link may have arrived meanwhile; then this one is the past.
+        if state
+            .cell
+            .as_ref()
+            .is_none_or(|newer| newer.generation <= cell.generation)
+        {
+            state.cell = Some(cell);
+        }
+        drop(state);
+        self.shared.changed.notify_waiters();
+    }
+
+    pub async fn ping(&self) -> Result<(), KernelError> {
+        self.control(|id| HostFrame::Ping { id }).await.map(drop)
+    }
+
+    /// Interrupts an execution that was sent. A worker that has not taken it up yet is asked again.
+    pub async fn interrupt(&self, execution: u64) -> Result<(), KernelError> {
+        for _ in 0..INTERRUPT_TRIES {
+            let reply = self
+                .control(|id| HostFrame::Interrupt { id, execution })
+                .await?;
+            if reply.running {
+                break;
+            }
+            tokio::time::sleep(INTERRUPT_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Kills every process of the sandbox but its init, which starts a new worker.
+    pub async fn restart(&self) -> Result<(), KernelError> {
+        self.shared.lock().cell = None;
+        self.control(|id| HostFrame::Restart { id }).await.map(drop)
+    }
+
+    async fn control(
+        &self,
+        frame: impl FnOnce(u64) -> HostFrame<'static>,
+    ) -> Result<ControlReply, KernelError> {
+        let id = self.shared.next_request.fetch_add(1, Ordering::Relaxed);
+        let frame = serde_json::to_vec(&frame(id))
+            .map_err(|error| KernelError::Protocol(error.to_string()))?;
+        let (reply, answered) = oneshot::channel();
+        let control = self
+            .shared
+            .lock()
+            .control
+            .clone()
+            .ok_or(KernelError::NotConnected)?;
+        control
+            .send(ControlRequest { id, frame, reply })
+            .map_err(|_| KernelError::NotConnected)?;
+        timeout(CONTROL_TIMEOUT, answered)
+            .await
+            .map_err(|_| KernelError::NoAnswer)?
+            .map_err(|_| KernelError::NotConnected)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CellLink {
+    /// Sends code; whatever an earlier execution left in the link is thrown away first.
+    pub async fn execute(
+        &mut self,
+        id: u64,
+        code: &str,
+        max_output_bytes: usize,
+    ) -> Result<(), KernelError> {
+        for stale in 0.. {
+            if stale > MAX_STALE_FRAMES {
+                return Err(KernelError::Protocol(
+                    "a flood of frames between executions".to_owned(),
+                ));
+            }
+            if self.socket.try_next_frame()?.is_none() {
+                break;
+            }
+        }
+        let frame = serde_json::to_vec(&HostFrame::Execute {
+            id,
+            code,
+            max_output_bytes,
+        })
+        .map_err(|error| KernelError::Protocol(error.to_string()))?;
+        Ok(self.socket.send_frame(&frame).await?)
+    }
+
+    /// The next frame of execution `id`, or of the worker's death.
+    pub async fn next(&mut self, id: u64) -> Result<CellFrame, KernelError> {
+        loop {
+            let frame = self.socket.next_frame().await?;
+            let frame: CellFrame = serde_json::from_slice(&frame)
+                .map_err(|error| KernelError::Protocol(error.to_string()))?;
+            if frame.execution() == Some(id) || matches!(frame, CellFrame::Died { .. }) {
+                return Ok(frame);
+            }
+        }
+    }
+}
+
+async fn accept_links(listener: KernelListener, init_pid: i32, shared: Arc<Shared>) {
+    let mut links = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(init_pid) => match accepted {
+                Ok(connection) if links.len() < MAX_UNGREETED => {
+                    links.spawn(serve_link(connection, shared.clone()));
+                }
+                Ok(_) => tracing::warn!(init_pid, "a sandbox dials too many kernel links"),
+                Err(error) => {
+                    tracing::warn!(init_pid, %error, "accepting a kernel link failed");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = links.join_next() => {}
+        }
+    }
+}
+
+/// Waits for the hello, then either hands the link over (cell) or serves it to its end (control).
+async fn serve_link(connection: OwnedFd, shared: Arc<Shared>) {
+    let outcome = async {
+        let mut socket = PacketSocket::new(connection).map_err(SocketError::from)?;
+        let hello = socket.next_frame().await?;
+        match serde_json::from_slice(&hello)
+            .map_err(|error| KernelError::Protocol(error.to_string()))?
+        {
+            Hello::Cell {
+                generation,
+                execution_count,
+            } => {
+                shared.lock().cell = Some(CellLink {
+                    socket,
+                    generation,
+                    execution_count,
+                });
+                shared.changed.notify_waiters();
+                Ok(())
+            }
+            Hello::Control { protocol, .. } if protocol != PROTOCOL_VERSION => Err(
+                KernelError::Protocol(format!("kernel speaks protocol {protocol}")),
+            ),
+            Hello::Control {
+                python,
+                preload_failed,
+                ..
+            } => {
+                tracing::debug!(python, "kernel connected");
+                for failure in preload_failed.iter().take(16) {
+                    tracing::warn!(failure, "a module of SANDBOX_PRELOAD could not be imported");
+                }
+                serve_control(socket, &shared).await
+            }
+        }
+    };
+    if let Err(error) = outcome.await {
+        tracing::debug!(%error, "a kernel link ended");
+    }
+}
+
+async fn serve_control(mut socket: PacketSocket, shared: &Shared) -> Result<(), KernelError> {
+    let (sender, mut requests) = mpsc::unbounded_channel::<ControlRequest>();
+    shared.lock().control = Some(sender);
+    shared.changed.notify_waiters();
+    let mut waiting: HashMap<u64, oneshot::Sender<ControlReply>> = HashMap::new();
+    loop {
+        tokio::select! {
+            request = requests.recv() => {
+                let Some(request) = request else { return Ok(()) };
+                waiting.retain(|_, reply| !reply.is_closed());
+                waiting.insert(request.id, request.reply);
+                socket.send_frame(&request.frame).await?;
+            }
+            frame = socket.next_frame() => {
+                let reply: Result<ControlReply, _> = serde_json::from_slice(&frame?);
+                let reply = reply.map_err(|error| KernelError::Protocol(error.to_string()))?;
+                if let Some(waiter) = waiting.remove(&reply.id) {
+                    let _gone = waiter.send(reply);
+                }
+            }
+        }
+    }
+}

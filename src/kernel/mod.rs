@@ -1,0 +1,12 @@
+//! The host's half of the kernel protocol (docs/PROTOCOL.md): packets, links, typed frames.
+//! Never starts sandboxes and never decides what a death or a deadline means.
+//! Invariant: everything that comes from a sandbox is bounded and checked before it is used.
+
+pub mod frame;
+mod link;
+mod listener;
+mod message;
+mod socket;
+
+pub use link::{CellLink, Kernel, KernelError};
+pub use message::{CellFrame, CellStatus, Death, StreamName};

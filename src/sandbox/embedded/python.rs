@@ -1,0 +1,167 @@
+//! Finds the host's Python that runs inside sandboxes: the base interpreter, never a virtual environment's copy.
+//! Never trusts the surroundings: every call is `-I`, which ignores PYTHON variables and user packages, and has a time-out.
+//! Invariant: a `Python` was run once and is 3.9 or newer.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+const QUESTION: &str = "import json, os, sys; \
+print(json.dumps({'executable': os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable), \
+'prefix': os.path.realpath(sys.base_prefix), 'version': list(sys.version_info[:3])}))";
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const OLDEST: (u32, u32) = (3, 9);
+
+/// An interpreter of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Python {
+    pub executable: PathBuf,
+    /// The folder its standard library lives under.
+    pub prefix: PathBuf,
+    pub version: (u32, u32, u32),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PythonError {
+    #[error(
+        "no Python 3.9 or newer was found on PATH or at /usr/bin/python3; install python3 ({0})"
+    )]
+    NotFound(String),
+}
+
+impl Python {
+    /// `python3` on PATH, else `/usr/bin/python3`.
+    pub fn find() -> Result<Self, PythonError> {
+        let mut reasons = Vec::new();
+        for candidate in ["python3", "/usr/bin/python3"] {
+            match Self::ask(Path::new(candidate)) {
+                Ok(python) => return Ok(python),
+                Err(reason) => reasons.push(format!("{candidate}: {reason}")),
+            }
+        }
+        Err(PythonError::NotFound(reasons.join("; ")))
+    }
+
+    /// Runs one interpreter and takes its word for where it lives.
+    pub fn ask(program: &Path) -> Result<Self, String> {
+        let mut child = Command::new(program)
+            .args(["-I", "-c", QUESTION])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        while child
+            .try_wait()
+            .map_err(|error| error.to_string())?
+            .is_none()
+        {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err("gave no answer in time".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child
+            .wait_with_output()
+            .map_err(|error| error.to_string())?;
+        let python: Self = serde_json::from_slice(&output.stdout)
+            .map_err(|_| "is not a working Python".to_owned())?;
+        python.checked()
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        let (major, minor, _) = self.version;
+        if (major, minor) < OLDEST {
+            return Err(format!("is {}, too old", self.version_text()));
+        }
+        if !self.executable.is_absolute() || !self.prefix.is_absolute() {
+            return Err("did not say where it lives".to_owned());
+        }
+        Ok(self)
+    }
+
+    pub fn version_text(&self) -> String {
+        let (major, minor, patch) = self.version;
+        format!("{major}.{minor}.{patch}")
+    }
+
+    /// The folders that must appear in a sandbox for this interpreter to run, besides `/usr`.
+    pub fn folders_outside_usr(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        if !self.prefix.starts_with("/usr") && self.prefix != Path::new("/") {
+            folders.push(self.prefix.clone());
+        }
+        let program_dir = self.executable.parent().unwrap_or(Path::new("/usr"));
+        if !program_dir.starts_with("/usr") && !program_dir.starts_with(&self.prefix) {
+            folders.push(program_dir.to_owned());
+        }
+        folders
+    }
+
+    pub fn has_pip(&self) -> bool {
+        Command::new(&self.executable)
+            .args(["-I", "-m", "pip", "--version"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python(executable: &str, prefix: &str, version: (u32, u32, u32)) -> Python {
+        Python {
+            executable: executable.into(),
+            prefix: prefix.into(),
+            version,
+        }
+    }
+
+    #[test]
+    fn the_interpreter_on_path_is_found() {
+        let found = Python::find().unwrap();
+        assert!(found.executable.is_absolute() && found.version >= (3, 9, 0));
+    }
+
+    #[test]
+    fn old_and_fake_interpreters_are_refused() {
+        let old = python("/usr/bin/python3.8", "/usr", (3, 8, 18));
+        assert_eq!(old.checked().unwrap_err(), "is 3.8.18, too old");
+        assert_eq!(
+            Python::ask(Path::new("/bin/true")).unwrap_err(),
+            "is not a working Python"
+        );
+    }
+
+    #[test]
+    fn only_a_prefix_outside_usr_needs_a_mount() {
+        assert!(
+            python("/usr/bin/python3", "/usr", (3, 11, 2))
+                .folders_outside_usr()
+                .is_empty()
+        );
+        let pyenv = python(
+            "/root/.pyenv/versions/3.11.7/bin/python3.11",
+            "/root/.pyenv/versions/3.11.7",
+            (3, 11, 7),
+        );
+        assert_eq!(
+            pyenv.folders_outside_usr(),
+            [PathBuf::from("/root/.pyenv/versions/3.11.7")]
+        );
+        let split = python("/opt/bin/python3", "/opt/lib/python", (3, 12, 0));
+        assert_eq!(
+            split.folders_outside_usr(),
+            [PathBuf::from("/opt/lib/python"), PathBuf::from("/opt/bin")]
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! One cell on one kernel: frames in, deadlines kept, interrupts passed on, the end recognised.
+//! Never touches files. Deadlines and causes are the host's own; the kernel's word decides only the result.
+//! Invariant: it ends within the time limit plus the grace periods, whatever the sandbox does.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::execution::EventSink;
+use super::output::Output;
+use super::registry::Live;
+use crate::kernel::{CellFrame, CellLink, CellStatus, KernelError};
+use crate::model::execution::{CellError, ExecutionEvent};
+
+/// After SIGINT, before SIGKILL.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
+/// After SIGKILL through the supervisor, before the whole sandbox goes.
+const RESTART_GRACE: Duration = Duration::from_secs(1);
+/// How long a kernel that starts may take to say hello, preload included.
+const START_WAIT: Duration = Duration::from_secs(30);
+const HANG_UP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const QUOTA_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Why a running cell was told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Timeout,
+    Caller,
+    Quota,
+}
+
+#[derive(Debug)]
+pub enum CellEnd {
+    Done {
+        status: CellStatus,
+        error: Option<CellError>,
+        execution_count: u64,
+    },
+    /// The worker died; a new one is on its way.
+    Died { by_exit: bool, code: i64 },
+    /// The sandbox itself is gone or no longer makes sense.
+    SandboxLost,
+    /// The sandbox was gone before the code was sent, so another one may run it.
+    NotStarted,
+}
+
+#[derive(Debug)]
+pub struct CellRun {
+    pub end: CellEnd,
+    pub cause: Option<Cause>,
+    pub output: Output,
+    /// The variables of earlier cells were gone before this one began.
+    pub lost_before: bool,
+}
+
+pub struct CellRequest<'a> {
+    pub id: u64,
+    pub code: &'a str,
+    pub timeout: Duration,
+    pub max_output_bytes: usize,
+    pub interrupt: Arc<Notify>,
+    /// Says whether the workspace has outgrown its limit.
+    pub over_quota: &'a (dyn Fn() -> bool + Send + Sync),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Interrupted,
+    Killed,
+}
+
+pub async fn run_cell(live: &Arc<Live>, request: CellRequest<'_>, events: &EventSink) -> CellRun {
+    let mut run = CellRun {
+        end: CellEnd::NotStarted,
+        cause: None,
+        output: Output::new(request.max_output_bytes),
+        lost_before: false,
+    };
+    let Ok(mut cell) = start_cell(live, &request, &mut run.lost_before).await else {
+        return run;
+    };
+    match drive(live, &mut cell, &request, events, &mut run).await {
+        Ok(end) => {
+            let kept = matches!(end, CellEnd::Done { .. });
+            live.generation
+                .store(if kept { cell.generation } else { 0 }, Ordering::Release);
+            if kept {
+                live.kernel.give_back_cell(cell);
+            }
+            run.end = end;
+        }
+        Err(error) => {
+            run.end = CellEnd::SandboxLost;
+            tracing::warn!(%error, container = live.handle.container_id, "a sandbox was lost during a cell");
+        }
+    }
+    run
+}
+
+/// Takes the worker's link and sends the code. A worker that died between two cells has left its place to a new one;
+/// one that is still busy with a cell of an earlier service is replaced.
+async fn start_cell(
+    live: &Live,
+    request: &CellRequest<'_>,
+    lost_before: &mut bool,
+) -> Result<CellLink, KernelError> {
+    let mut last_error = KernelError::NoAnswer;
+    for _ in 0..2 {
+        let mut cell = match take_cell(live).await {
+            Err(KernelError::NoAnswer) if live.kernel.is_connected() => {
+                *lost_before = true;
+                live.kernel.restart().await?;
+                take_cell(live).await?
+            }
+            taken => taken?,
+        };
+        match cell
+            .execute(request.id, request.code, request.max_output_bytes)
+            .await
+        {
+            Ok(()) => {
+                *lost_before |= live.lost_its_worker(&cell);
+                return Ok(cell);
+            }
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error)
+}
+
+/// Waits for the worker's link as long as there is a kernel that may bring it.
+async fn take_cell(live: &Live) -> Result<CellLink, KernelError> {
+    let deadline = Instant::now() + START_WAIT;
+    while Instant::now() < deadline {
+        match live.kernel.take_cell(HANG_UP_CHECK_INTERVAL).await {
+            Err(KernelError::NoAnswer) if live.kernel.has_hung_up() => {
+                return Err(KernelError::NotConnected);
+            }
+            Err(KernelError::NoAnswer) => {}
+            taken => return taken,
+        }
+    }
+    Err(KernelError::NoAnswer)
+}
+
+async fn drive(
+    live: &Arc<Live>,
+    cell: &mut CellLink,
+    request: &CellRequest<'_>,
+    events: &EventSink,
+    run: &mut CellRun,
+) -> Result<CellEnd, KernelError> {
+    let mut phase = Phase::Running;
+    let mut deadline = Instant::now() + request.timeout;
+    let mut next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
+    loop {
+        let stop = tokio::select! {
+            // Frames come last: a flood of them must not keep a deadline or an interrupt from being seen.
+            biased;
+            () = sleep_until(deadline) => match phase {
+                Phase::Running => Cause::Timeout,
+                Phase::Interrupted => {
+                    let live = live.clone();
+                    tokio::spawn(async move { live.kernel.restart().await });
+                    phase = Phase::Killed;
+                    deadline = Instant::now() + RESTART_GRACE;
+                    continue;
+                }
+                Phase::Killed => return Ok(CellEnd::SandboxLost),
+            },
+            () = request.interrupt.notified(), if phase == Phase::Running => Cause::Caller,
+            () = events.hung_up(), if phase == Phase::Running => Cause::Caller,
+            () = sleep_until(next_quota_check), if phase == Phase::Running => {
+                next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
+                if !(request.over_quota)() { continue }
+                Cause::Quota
+            }
+            frame = cell.next(request.id) => {
+                match take_frame(frame?, events, run) {
+                    Some(end) => return Ok(end),
+                    None => continue,
+                }
+            }
+        };
+        run.cause = Some(stop);
+        phase = Phase::Interrupted;
+        deadline = Instant::now() + INTERRUPT_GRACE;
+        let (live, execution) = (live.clone(), request.id);
+        tokio::spawn(async move { live.kernel.interrupt(execution).await });
+    }
+}
+
+fn take_frame(frame: CellFrame, events: &EventSink, run: &mut CellRun) -> Option<CellEnd> {
+    match frame {
+        CellFrame::Stream { stream, text, .. } => {
+            let kept = run.output.push_stream(stream, &text);
+            if !kept.is_empty() {
+                events.send_stream(stream, kept);
+            }
+            None
+        }
+        CellFrame::Display { data, .. } => {
+            if run.output.push_bundle(data.clone()) {
+                events.send(ExecutionEvent::Display(data));
+            }
+            None
+        }
+        CellFrame::Done {
+            status,
+            execution_count,
+            truncated,
+            result,
+            error,
+            ..
+        } => {
+            run.output.truncated |= truncated;
+            if let Some(bundle) = result {
+                events.send_with(|| ExecutionEvent::Result(bundle.clone()));
+                run.output.push_result(bundle);
+            }
+            Some(CellEnd::Done {
+                status,
+                error,
+                execution_count,
+            })
+        }
+        CellFrame::Died { reason, code, .. } => Some(CellEnd::Died {
+            by_exit: reason == crate::kernel::Death::Exit,
+            code,
+        }),
+        CellFrame::Unknown => None,
+    }
+}
+
+/// True if the kernel's OOM killer has struck in this sandbox since the last time this was asked.
+pub async fn oom_struck(backend: &dyn crate::sandbox::Backend, live: &Live) -> bool {
+    let kills = backend.usage(&live.handle).await.oom_kills;
+    live.oom_kills_seen.swap(kills, Ordering::AcqRel) < kills
+}

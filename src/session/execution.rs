@@ -1,0 +1,319 @@
+//! Executing a cell for a caller: its turn in the queue, its sandbox, its inputs, the run, the sync, the answer.
+//! Never speaks HTTP. Invariant: once the turn is taken, exactly one answer comes, and it is true.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{MutexGuard, Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Core;
+use super::answer;
+use super::cell::{self, CellEnd, CellRequest, CellRun};
+use super::error::CoreError;
+use super::registry::{Running, Session};
+use crate::kernel::StreamName;
+use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionEvent, VariableState};
+use crate::model::ids::SessionIds;
+use crate::model::path::WorkspacePath;
+use crate::store;
+
+/// Where an execution's events go, and how it learns that nobody listens any more.
+#[derive(Clone, Default)]
+pub struct EventSink {
+    events: Option<mpsc::UnboundedSender<ExecutionEvent>>,
+    hang_up: CancellationToken,
+}
+
+impl EventSink {
+    /// Events are bounded by the output limits, so the channel needs no bound of its own.
+    pub fn new(
+        events: Option<mpsc::UnboundedSender<ExecutionEvent>>,
+        hang_up: CancellationToken,
+    ) -> Self {
+        Self { events, hang_up }
+    }
+
+    pub fn send(&self, event: ExecutionEvent) {
+        self.send_with(|| event);
+    }
+
+    pub fn send_with(&self, event: impl FnOnce() -> ExecutionEvent) {
+        if let Some(events) = &self.events {
+            let _nobody_listens = events.send(event());
+        }
+    }
+
+    pub fn send_stream(&self, stream: StreamName, text: &str) {
+        self.send_with(|| match stream {
+            StreamName::Stdout => ExecutionEvent::Stdout(text.to_owned()),
+            StreamName::Stderr => ExecutionEvent::Stderr(text.to_owned()),
+        });
+    }
+
+    pub async fn hung_up(&self) {
+        self.hang_up.cancelled().await;
+    }
+}
+
+impl Core {
+    pub async fn execute(
+        &self,
+        ids: &SessionIds,
+        command: ExecuteCommand,
+        events: EventSink,
+    ) -> Result<ExecutionAnswer, CoreError> {
+        loop {
+            if self.is_shutting_down() {
+                return Err(CoreError::Unavailable(
+                    "the service is shutting down".to_owned(),
+                ));
+            }
+            let session = self.open_session(ids).await?;
+            let turn = self.wait_for_turn(&session, &events).await?;
+            // Stopped while this cell waited: the ids get a new session, and the cell runs there.
+            if session.is_closed() {
+                drop(turn);
+                continue;
+            }
+            let answer = self.execute_in_turn(&session, &command, &events).await;
+            session.touch();
+            drop(turn);
+            return answer;
+        }
+    }
+
+    async fn wait_for_turn<'s>(
+        &self,
+        session: &'s Session,
+        events: &EventSink,
+    ) -> Result<MutexGuard<'s, ()>, CoreError> {
+        if let Ok(turn) = session.turn.try_lock() {
+            return Ok(turn);
+        }
+        let _place = QueuePlace::take(session, self.parts.sandbox.queue_max)?;
+        tokio::select! {
+            turn = session.turn.lock() => Ok(turn),
+            () = events.hung_up() => Err(CoreError::Cancelled),
+        }
+    }
+
+    async fn execute_in_turn(
+        &self,
+        session: &Arc<Session>,
+        command: &ExecuteCommand,
+        events: &EventSink,
+    ) -> Result<ExecutionAnswer, CoreError> {
+        self.provide_inputs(session, &command.inputs).await?;
+        let started = Instant::now();
+        let mut outcome = self.run(session, command, events).await?;
+        if matches!(outcome.0.end, CellEnd::NotStarted) {
+            session.sandbox.lock().await.lost = true;
+            outcome = self.run(session, command, events).await?;
+        }
+        let (run, reason_oom) = outcome;
+        // Taken only now: whatever happened to earlier variables until this answer is said with it.
+        let lost_before = std::mem::take(&mut session.sandbox.lock().await.lost);
+        let duration = started.elapsed();
+        let mut answer = answer::from_run(run, reason_oom, command.timeout, duration, events);
+        if lost_before {
+            answer.state = VariableState::Lost;
+        }
+        if !session.is_closed() {
+            match self.sync_workspace(session, command.link_expires_in).await {
+                Ok((artifacts, sync)) => (answer.artifacts, answer.sync) = (artifacts, sync),
+                Err(error) => {
+                    tracing::error!(session = %session.key, ?error, "the workspace could not be looked through");
+                    answer.sync.error =
+                        Some("the workspace could not be looked through".to_owned());
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn run(
+        &self,
+        session: &Arc<Session>,
+        command: &ExecuteCommand,
+        events: &EventSink,
+    ) -> Result<(CellRun, bool), CoreError> {
+        let live = &self.ensure_live(session).await?;
+        let id = self.next_execution.fetch_add(1, Ordering::Relaxed);
+        let interrupt = Arc::new(Notify::new());
+        let (outcome_sender, outcome) = watch::channel(None);
+        *session.running() = Some(Running {
+            interrupt: interrupt.clone(),
+            outcome,
+        });
+        let quota = QuotaWatch::new(self, session);
+        let request = CellRequest {
+            id,
+            code: &command.code,
+            timeout: command.timeout,
+            max_output_bytes: self.parts.files.max_output_bytes,
+            interrupt,
+            over_quota: &|| quota.is_exceeded(),
+        };
+        let run = cell::run_cell(live, request, events).await;
+        let died = !matches!(run.end, CellEnd::Done { .. });
+        let oom = died && cell::oom_struck(self.backend(), live).await;
+        if matches!(run.end, CellEnd::SandboxLost | CellEnd::NotStarted) {
+            self.discard_sandbox(session, live).await;
+        }
+        *session.running() = None;
+        outcome_sender.send_replace(Some(if died {
+            VariableState::Lost
+        } else {
+            VariableState::Kept
+        }));
+        Ok((run, oom))
+    }
+
+    /// Inputs that are missing in the workspace but stored come back; one that is nowhere is an error.
+    async fn provide_inputs(
+        &self,
+        session: &Arc<Session>,
+        inputs: &[WorkspacePath],
+    ) -> Result<(), CoreError> {
+        for path in inputs {
+            if session.workspace.facts(path).is_ok() {
+                continue;
+            }
+            let mut stored = session.stored.lock().await;
+            self.restore_if_pending(session, &mut stored).await?;
+            if session.workspace.facts(path).is_ok() {
+                continue;
+            }
+            match store::restore_one(
+                self.store(),
+                &session.prefix,
+                &session.workspace,
+                &mut stored.manifest,
+                path,
+            )
+            .await
+            {
+                Ok(()) => self.keep_manifest(session, &stored),
+                Err(store::StoreError::NotFound) => {
+                    return Err(CoreError::NotFound(format!(
+                        "input {:?} is neither in the workspace nor stored",
+                        path.to_text()
+                    )));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the running cell; gives what became of the variables, or None if nothing ran.
+    pub async fn interrupt(&self, ids: &SessionIds) -> Option<VariableState> {
+        let session = self.registry.find(&ids.key())?;
+        let mut running = session.running().clone()?;
+        running.interrupt.notify_one();
+        let outcome = running.outcome.wait_for(Option::is_some).await;
+        outcome.ok().and_then(|outcome| *outcome)
+    }
+
+    /// Throws the variables away: a new worker takes the place of the old. Does not wait for a running cell; it ends it.
+    pub async fn reset(&self, ids: &SessionIds) -> Result<String, CoreError> {
+        let session = self.open_session(ids).await?;
+        let live = self.ensure_live(&session).await?;
+        // A kernel that has not said hello yet has nothing to throw away.
+        if live.kernel.wait_connected(Duration::from_secs(10)).await
+            && live.kernel.restart().await.is_ok()
+        {
+            live.generation.store(0, Ordering::Release);
+            session.sandbox.lock().await.lost = false;
+            return Ok(live.handle.container_id.clone());
+        }
+        self.discard_sandbox(&session, &live).await;
+        let live = self.ensure_live(&session).await?;
+        session.sandbox.lock().await.lost = false;
+        Ok(live.handle.container_id.clone())
+    }
+
+    /// Lets running cells finish until `wait` has passed, then interrupts them. Sandboxes stay alive.
+    pub async fn shut_down(&self, wait: Duration) {
+        self.shutting_down.store(true, Ordering::Release);
+        let running = || {
+            self.registry
+                .all()
+                .into_iter()
+                .filter_map(|session| session.running().clone())
+                .collect::<Vec<_>>()
+        };
+        let all_done = async {
+            for mut cell in running() {
+                let _ended = cell.outcome.wait_for(Option::is_some).await;
+            }
+        };
+        if tokio::time::timeout(wait, all_done).await.is_ok() {
+            return;
+        }
+        for mut cell in running() {
+            cell.interrupt.notify_one();
+            let _ended = tokio::time::timeout(
+                Duration::from_secs(5),
+                cell.outcome.wait_for(Option::is_some),
+            )
+            .await;
+        }
+    }
+}
+
+/// A place in a session's queue, given back when dropped.
+struct QueuePlace<'s>(&'s Session);
+
+impl<'s> QueuePlace<'s> {
+    fn take(session: &'s Session, queue_max: usize) -> Result<Self, CoreError> {
+        let waiting = session.waiting.fetch_add(1, Ordering::AcqRel);
+        let place = Self(session);
+        if waiting >= queue_max {
+            return Err(CoreError::Busy { waiting });
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for QueuePlace<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Looks at the size of a workspace while a cell runs, on another thread, one look at a time.
+struct QuotaWatch {
+    session: Arc<Session>,
+    budget: crate::workspace::WalkBudget,
+    exceeded: Arc<AtomicBool>,
+    looking: Arc<AtomicBool>,
+}
+
+impl QuotaWatch {
+    fn new(core: &Core, session: &Arc<Session>) -> Self {
+        Self {
+            session: session.clone(),
+            budget: core.walk_budget(),
+            exceeded: Arc::default(),
+            looking: Arc::default(),
+        }
+    }
+
+    /// What the last look said; starts the next one.
+    fn is_exceeded(&self) -> bool {
+        if !self.looking.swap(true, Ordering::AcqRel) {
+            let (workspace, budget) = (self.session.workspace.clone(), self.budget);
+            let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());
+            tokio::task::spawn_blocking(move || {
+                if let Ok(report) = workspace.walk(budget) {
+                    exceeded.store(report.allocated_bytes > budget.max_bytes, Ordering::Release);
+                }
+                looking.store(false, Ordering::Release);
+            });
+        }
+        self.exceeded.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,305 @@
+//! File commands of callers: upload, download, list, delete, links.
+//! Never queues behind a cell. Invariant: an acknowledged upload is on disk, whole, under the name that was answered.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::Core;
+use super::error::CoreError;
+use super::registry::Session;
+use crate::ingest::filename;
+use crate::model::ids::SessionIds;
+use crate::model::path::WorkspacePath;
+use crate::settings::FileSettings;
+use crate::workspace::{NewFile, OpenedFile};
+
+/// How many other names are tried for one that is taken.
+const MAX_NAME_TRIES: u32 = 1000;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listed {
+    pub path: String,
+    pub size_bytes: u64,
+    pub mtime: f64,
+}
+
+/// A file that a caller may read.
+#[derive(Debug)]
+pub struct Download {
+    pub path: WorkspacePath,
+    pub opened: OpenedFile,
+}
+
+/// A file on its way in. It appears in the workspace when it is finished, not before.
+pub struct Upload {
+    session: Arc<Session>,
+    path: WorkspacePath,
+    new_file: NewFile,
+    written_bytes: u64,
+    max_bytes: u64,
+    room: Arc<Room>,
+}
+
+/// What a workspace may still take, shared by the uploads of one request.
+pub(super) struct Room {
+    bytes_left: AtomicU64,
+    files_left: AtomicU64,
+    limits: FileSettings,
+}
+
+impl Core {
+    /// All files of the workspace, sorted by path; none if there is no such session.
+    pub async fn list_files(&self, ids: &SessionIds) -> Result<Vec<Listed>, CoreError> {
+        let Some(session) = self.find_session(ids).await? else {
+            return Ok(Vec::new());
+        };
+        let report = self.walk(&session, usize::MAX).await?;
+        let listed = report.files.into_iter().map(|(path, facts)| Listed {
+            path: path.to_text(),
+            size_bytes: facts.size_bytes,
+            mtime: facts.mtime_seconds(),
+        });
+        Ok(listed.collect())
+    }
+
+    pub async fn open_download(
+        &self,
+        ids: &SessionIds,
+        path: &WorkspacePath,
+    ) -> Result<Download, CoreError> {
+        let not_found =
+            || CoreError::NotFound(format!("file {:?} is not in the workspace", path.to_text()));
+        let session = self.find_session(ids).await?.ok_or_else(not_found)?;
+        match session.workspace.open_file(path) {
+            Ok(opened) => Ok(Download {
+                path: path.clone(),
+                opened,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_found()),
+            Err(error) => Err(CoreError::workspace(error)),
+        }
+    }
+
+    /// A presigned link; a file that changed since the last sync is stored first.
+    pub async fn download_link(
+        &self,
+        ids: &SessionIds,
+        path: &WorkspacePath,
+        expires_in: Duration,
+    ) -> Result<String, CoreError> {
+        let not_found = || {
+            CoreError::NotFound(format!(
+                "file {:?} is neither in the workspace nor stored",
+                path.to_text()
+            ))
+        };
+        let session = self.find_session(ids).await?.ok_or_else(not_found)?;
+        if session.workspace.facts(path).is_ok() {
+            let report = self.sync_files(&session, std::slice::from_ref(path)).await;
+            if let Some(error) = report.error {
+                return Err(CoreError::Unavailable(error));
+            }
+        }
+        if !session.stored.lock().await.manifest.is_stored(path) {
+            return Err(not_found());
+        }
+        self.link(&session, path, expires_in).await
+    }
+
+    /// Starts an upload into `folder` under `name`, after a look at the quotas.
+    pub async fn begin_upload(
+        &self,
+        ids: &SessionIds,
+        folder: Option<&WorkspacePath>,
+        name: &str,
+    ) -> Result<Upload, CoreError> {
+        let session = self.open_session(ids).await?;
+        let room = self.room(&session).await?;
+        self.begin_upload_in(session, room, folder, name)
+    }
+
+    pub(super) async fn room(&self, session: &Session) -> Result<Arc<Room>, CoreError> {
+        let report = self.walk(session, usize::MAX).await?;
+        let limits = self.parts.files.clone();
+        let files_left = limits.max_total_files.saturating_sub(report.total_files) as u64;
+        let bytes_left = limits
+            .max_workspace_bytes
+            .saturating_sub(report.allocated_bytes);
+        Ok(Arc::new(Room {
+            bytes_left: AtomicU64::new(bytes_left),
+            files_left: AtomicU64::new(files_left),
+            limits,
+        }))
+    }
+
+    pub(super) fn begin_upload_in(
+        &self,
+        session: Arc<Session>,
+        room: Arc<Room>,
+        folder: Option<&WorkspacePath>,
+        name: &str,
+    ) -> Result<Upload, CoreError> {
+        let path = WorkspacePath::in_folder(folder, name.as_bytes())?;
+        room.take_file()?;
+        let new_file = session.workspace.begin_file(&path).map_err(|error| {
+            let code = error.raw_os_error();
+            let in_the_way = [Errno::NOTDIR, Errno::LOOP]
+                .iter()
+                .any(|errno| code == Some(errno.raw_os_error()));
+            if in_the_way {
+                return CoreError::invalid(
+                    "dest_dir",
+                    "dest_dir: a file or a link of the workspace is in the way",
+                );
+            }
+            CoreError::workspace(error)
+        })?;
+        Ok(Upload {
+            session,
+            path,
+            new_file,
+            written_bytes: 0,
+            max_bytes: self.parts.files.max_upload_bytes,
+            room,
+        })
+    }
+
+    /// Puts an upload under its name, replacing a file of that name, and stores it.
+    pub async fn finish_upload(&self, upload: Upload) -> Result<(WorkspacePath, u64), CoreError> {
+        let Upload {
+            session,
+            path,
+            new_file,
+            written_bytes,
+            ..
+        } = upload;
+        new_file.file.sync_all().map_err(CoreError::workspace)?;
+        new_file
+            .publish(&path)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::IsADirectory | io::ErrorKind::DirectoryNotEmpty => {
+                    CoreError::invalid(
+                        "file",
+                        format!("{:?} is a folder in the workspace", path.to_text()),
+                    )
+                }
+                _ => CoreError::workspace(error),
+            })?;
+        self.sync_files(&session, std::slice::from_ref(&path)).await;
+        session.touch();
+        Ok((path, written_bytes))
+    }
+
+    /// As `finish_upload`, but a name that is taken gets a number: `name (1).ext`. Not stored yet.
+    pub(super) fn publish_numbered(upload: Upload) -> Result<WorkspacePath, CoreError> {
+        let Upload {
+            path, mut new_file, ..
+        } = upload;
+        new_file.file.sync_all().map_err(CoreError::workspace)?;
+        let name = String::from_utf8_lossy(path.file_name()).into_owned();
+        let folder_length = path.as_bytes().len() - path.file_name().len();
+        let folder = path.as_bytes()[..folder_length].to_vec();
+        for number in 0..MAX_NAME_TRIES {
+            let name = if number == 0 {
+                name.clone()
+            } else {
+                filename::numbered(&name, number)
+            };
+            let candidate =
+                WorkspacePath::from_bytes([folder.as_slice(), name.as_bytes()].concat())?;
+            match new_file.publish_new(&candidate) {
+                Ok(()) => return Ok(candidate),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(CoreError::workspace(error)),
+            }
+        }
+        Err(CoreError::invalid(
+            "dest_dir",
+            format!("{name:?} and all its numbered names are taken"),
+        ))
+    }
+
+    /// How many of the files were there and are gone now.
+    pub async fn delete_files(
+        &self,
+        ids: &SessionIds,
+        paths: &[WorkspacePath],
+    ) -> Result<Vec<WorkspacePath>, CoreError> {
+        let Some(session) = self.find_session(ids).await? else {
+            return Ok(Vec::new());
+        };
+        let mut deleted = Vec::new();
+        for path in paths {
+            match session.workspace.delete_file(path) {
+                Ok(true) => deleted.push(path.clone()),
+                Ok(false) => {}
+                Err(error) if is_a_folder(&error) => {
+                    return Err(CoreError::invalid(
+                        "paths",
+                        format!("{:?} is a folder; name files", path.to_text()),
+                    ));
+                }
+                Err(error) => return Err(CoreError::workspace(error)),
+            }
+        }
+        self.forget_files(&session, paths).await?;
+        Ok(deleted)
+    }
+}
+
+impl Upload {
+    /// Takes the next bytes, within the limits of one file and of the workspace.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), CoreError> {
+        self.written_bytes += bytes.len() as u64;
+        if self.written_bytes > self.max_bytes {
+            return Err(CoreError::TooLarge(format!(
+                "file {:?} is larger than {} bytes (MAX_UPLOAD_BYTES)",
+                self.path.to_text(),
+                self.max_bytes
+            )));
+        }
+        self.room.take_bytes(bytes.len() as u64)?;
+        self.new_file
+            .file
+            .write_all(bytes)
+            .map_err(CoreError::workspace)
+    }
+}
+
+impl Room {
+    fn take_file(&self) -> Result<(), CoreError> {
+        take(&self.files_left, 1).ok_or_else(|| CoreError::QuotaExceeded {
+            problem: "the workspace has as many files as MAX_TOTAL_FILES allows".to_owned(),
+            limit: self.limits.max_total_files as u64,
+            current: self.limits.max_total_files as u64,
+        })
+    }
+
+    fn take_bytes(&self, count: u64) -> Result<(), CoreError> {
+        take(&self.bytes_left, count).ok_or_else(|| CoreError::QuotaExceeded {
+            problem: "the workspace would grow over MAX_WORKSPACE_SIZE_MB".to_owned(),
+            limit: self.limits.max_workspace_bytes,
+            current: self
+                .limits
+                .max_workspace_bytes
+                .saturating_sub(self.bytes_left.load(Ordering::Relaxed)),
+        })
+    }
+}
+
+fn take(left: &AtomicU64, count: u64) -> Option<()> {
+    let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+        left.checked_sub(count)
+    });
+    taken.ok().map(drop)
+}
+
+fn is_a_folder(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code == Some(Errno::ISDIR.raw_os_error()) || code == Some(Errno::PERM.raw_os_error())
+}

@@ -1,0 +1,98 @@
+//! The core: sessions, their lifecycle, their queue, their reaper. No HTTP and no container types in here.
+//! It turns commands into work on sandbox, kernel, workspace and store, and says truthfully what came of it.
+//!
+//! ```text
+//!              first use                 first cell                    cell
+//!   (unknown) ───────────▶ open, no sandbox ─────────▶ sandbox ready ◀──────▶ running
+//!       ▲                      ▲      ▲                     │
+//!       │                      │      └── sandbox died ─────┤  files kept, `lost` said once
+//!       │ stop, expiry         │          or was removed    │
+//!       └──── closed ◀─────────┴────────────────────────────┘  ttl, idle, stop
+//! ```
+//! Invariant: one session has at most one sandbox, one running cell, and one folder; a closed session is
+//! gone from disk before the same ids can open a new one.
+
+mod answer;
+mod cell;
+mod error;
+mod execution;
+mod files;
+mod folder;
+mod ingestion;
+mod lifecycle;
+mod output;
+mod reaper;
+mod registry;
+mod removal;
+mod status;
+mod stored;
+mod tombstone;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Semaphore;
+
+pub use error::CoreError;
+pub use execution::EventSink;
+pub use files::{Download, Listed, Upload};
+pub use ingestion::IngestReport;
+pub use removal::Deleted;
+pub use status::SessionStatus;
+
+use crate::ingest::Fetcher;
+use crate::sandbox::Backend;
+use crate::settings::{FileSettings, S3Settings, SandboxSettings};
+use crate::store::ObjectStore;
+use crate::workspace::Owner;
+use registry::Registry;
+
+/// What the core is made of; everything the settings decide.
+pub struct CoreParts {
+    pub work_root: PathBuf,
+    pub sandbox: SandboxSettings,
+    pub files: FileSettings,
+    pub s3: S3Settings,
+    pub backend: Arc<dyn Backend>,
+    pub store: ObjectStore,
+    pub fetcher: Fetcher,
+    /// Who code in a sandbox is, and who owns the files it finds.
+    pub sandbox_user: Owner,
+}
+
+pub struct Core {
+    parts: CoreParts,
+    registry: Registry,
+    /// One permit per living sandbox.
+    capacity: Arc<Semaphore>,
+    next_execution: AtomicU64,
+    shutting_down: AtomicBool,
+    /// Container ids that no session owned at the last look; those still ownerless at the next are removed.
+    suspects: Mutex<Vec<String>>,
+}
+
+impl Core {
+    /// Opens the work root and takes over the sessions that an earlier service left.
+    pub async fn start(parts: CoreParts) -> Result<Arc<Self>, CoreError> {
+        folder::prepare_work_root(&parts.work_root).map_err(CoreError::internal)?;
+        let core = Arc::new(Self {
+            registry: Registry::default(),
+            capacity: Arc::new(Semaphore::new(parts.sandbox.max_total)),
+            next_execution: AtomicU64::new(1),
+            shutting_down: AtomicBool::new(false),
+            suspects: Mutex::default(),
+            parts,
+        });
+        core.adopt_sessions().await?;
+        Ok(core)
+    }
+
+    pub fn backend(&self) -> &dyn Backend {
+        self.parts.backend.as_ref()
+    }
+
+    pub fn store(&self) -> &ObjectStore {
+        &self.parts.store
+    }
+}

@@ -1,0 +1,162 @@
+//! Which sessions are open, by key, and the session itself as the rest of the core sees it.
+//! Never does I/O. Invariant: one key has at most one open session; a closing one keeps its place until it is gone.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, watch};
+
+use super::error::CoreError;
+use super::folder::{Meta, SessionFolder, now_ms};
+use super::stored::Stored;
+use crate::kernel::{CellLink, Kernel};
+use crate::model::execution::VariableState;
+use crate::model::ids::{SessionIds, SessionKey};
+use crate::sandbox::SandboxHandle;
+use crate::store::SessionPrefix;
+use crate::workspace::Workspace;
+
+#[derive(Default)]
+pub struct Registry {
+    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
+}
+
+/// A place in the registry; the session in it is opened once, by whoever comes first.
+#[derive(Default)]
+pub struct Slot {
+    pub session: OnceCell<Arc<Session>>,
+}
+
+pub struct Session {
+    pub ids: SessionIds,
+    pub key: SessionKey,
+    pub folder: SessionFolder,
+    pub prefix: SessionPrefix,
+    pub workspace: Arc<Workspace>,
+    pub meta: Mutex<Meta>,
+    pub last_activity_ms: AtomicU64,
+    /// Whoever holds it runs a cell; tokio's mutex is fair, so cells run in the order they came.
+    pub turn: tokio::sync::Mutex<()>,
+    pub waiting: AtomicUsize,
+    pub running: Mutex<Option<Running>>,
+    pub sandbox: tokio::sync::Mutex<SandboxState>,
+    pub stored: tokio::sync::Mutex<Stored>,
+    pub closed: AtomicBool,
+    pub gone: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+pub struct SandboxState {
+    pub live: Option<Arc<Live>>,
+    /// Variables were lost since the last answer; the next one says so.
+    pub lost: bool,
+}
+
+/// A sandbox that serves its session.
+pub struct Live {
+    pub handle: SandboxHandle,
+    pub kernel: Kernel,
+    pub oom_kills_seen: AtomicU64,
+    /// The worker that holds variables; 0 if there is none, or its loss has been said.
+    pub generation: AtomicU64,
+    /// Taken over from an earlier service, whose workers this one has not seen.
+    pub adopted: AtomicBool,
+    pub _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Live {
+    /// Whether the worker that held the variables was replaced behind our back.
+    pub fn lost_its_worker(&self, cell: &CellLink) -> bool {
+        match self.generation.load(Ordering::Acquire) {
+            // The first link after a take-over: a worker that is not the first and has run nothing replaced another.
+            0 => {
+                self.adopted.swap(false, Ordering::AcqRel)
+                    && cell.generation > 1
+                    && cell.execution_count == 0
+            }
+            known => known != cell.generation,
+        }
+    }
+}
+
+/// The cell that runs now, as others may see and stop it.
+#[derive(Clone)]
+pub struct Running {
+    pub interrupt: Arc<Notify>,
+    pub outcome: watch::Receiver<Option<VariableState>>,
+}
+
+impl Registry {
+    pub fn slot(&self, key: &SessionKey) -> Arc<Slot> {
+        self.lock().entry(key.clone()).or_default().clone()
+    }
+
+    pub fn find(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        self.lock()
+            .get(key)
+            .and_then(|slot| slot.session.get().cloned())
+    }
+
+    pub fn insert(&self, session: Arc<Session>) {
+        let slot = Slot {
+            session: OnceCell::new_with(Some(session.clone())),
+        };
+        self.lock().insert(session.key.clone(), Arc::new(slot));
+    }
+
+    /// Forgets a session, or a slot whose session could not be opened.
+    pub fn forget(&self, key: &SessionKey, slot_of: Option<&Arc<Session>>) {
+        let mut slots = self.lock();
+        let Some(slot) = slots.get(key) else { return };
+        let same = match (slot.session.get(), slot_of) {
+            (Some(there), Some(given)) => Arc::ptr_eq(there, given),
+            (there, given) => there.is_none() && given.is_none() && Arc::strong_count(slot) == 1,
+        };
+        if same {
+            slots.remove(key);
+        }
+    }
+
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.lock()
+            .values()
+            .filter_map(|slot| slot.session.get().cloned())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    pub fn touch(&self) {
+        self.last_activity_ms.store(now_ms(), Ordering::Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub fn meta(&self) -> MutexGuard<'_, Meta> {
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the metadata and puts it on disk.
+    pub fn save_meta(&self, change: impl FnOnce(&mut Meta)) -> Result<(), CoreError> {
+        let mut meta = self.meta();
+        change(&mut meta);
+        self.folder.write_meta(&meta).map_err(CoreError::workspace)
+    }
+
+    /// Resolves when a closed session has left disk and registry.
+    pub async fn wait_until_gone(&self) {
+        let mut gone = self.gone.subscribe();
+        let _sender_dropped = gone.wait_for(|gone| *gone).await;
+    }
+}

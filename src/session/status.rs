@@ -1,0 +1,92 @@
+//! What can be said of a session without disturbing it.
+//! Never creates, touches or restores anything. Invariant: unknown is said as unknown (None), never as zero.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Core;
+use super::error::CoreError;
+use super::registry::Session;
+use crate::model::ids::SessionIds;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionStatus {
+    pub ids: SessionIds,
+    pub state: &'static str,
+    pub container_id: Option<String>,
+    pub backend: &'static str,
+    pub created_ms: u64,
+    pub last_activity_ms: u64,
+    pub expires_ms: u64,
+    pub queued_cells: usize,
+    pub memory_bytes: Option<u64>,
+    pub cpu_seconds: Option<f64>,
+    pub files: usize,
+    pub size_bytes: u64,
+}
+
+impl Core {
+    pub async fn status(&self, ids: &SessionIds) -> Result<SessionStatus, CoreError> {
+        let session = self
+            .registry
+            .find(&ids.key())
+            .filter(|session| !session.is_closed());
+        let session = session.ok_or_else(|| CoreError::NotFound("no such session".to_owned()))?;
+        self.status_of(&session).await
+    }
+
+    pub async fn statuses(&self) -> Result<Vec<SessionStatus>, CoreError> {
+        let mut statuses = Vec::new();
+        for session in self
+            .registry
+            .all()
+            .into_iter()
+            .filter(|session| !session.is_closed())
+        {
+            statuses.push(self.status_of(&session).await?);
+        }
+        statuses.sort_by_key(|status| status.created_ms);
+        Ok(statuses)
+    }
+
+    pub fn open_sessions(&self) -> usize {
+        self.registry.all().len()
+    }
+
+    async fn status_of(&self, session: &Arc<Session>) -> Result<SessionStatus, CoreError> {
+        // Being made or removed right now: the lock is held by whoever does that.
+        let live = session.sandbox.try_lock().map(|state| state.live.clone());
+        let (live, starting) = (live.as_ref().ok().cloned().flatten(), live.is_err());
+        let usage = match &live {
+            Some(live) => self.backend().usage(&live.handle).await,
+            None => crate::sandbox::Usage::default(),
+        };
+        let report = self.walk(session, usize::MAX).await?;
+        let (created_ms, last_activity_ms) = (
+            session.meta().created_ms,
+            session.last_activity_ms.load(Ordering::Relaxed),
+        );
+        let ttl_end = created_ms + self.parts.sandbox.ttl.as_millis() as u64;
+        let idle_end = last_activity_ms + self.parts.sandbox.idle.as_millis() as u64;
+        let state = match (&live, starting) {
+            (_, true) => "starting",
+            (Some(_), _) if session.running().is_some() => "running",
+            (Some(_), _) => "idle",
+            (None, _) => "no_sandbox",
+        };
+        Ok(SessionStatus {
+            ids: session.ids.clone(),
+            state,
+            container_id: live.map(|live| live.handle.container_id.clone()),
+            backend: self.backend().name(),
+            created_ms,
+            last_activity_ms,
+            expires_ms: ttl_end.min(idle_end),
+            queued_cells: session.waiting.load(Ordering::Relaxed),
+            memory_bytes: usage.memory_bytes,
+            cpu_seconds: usage.cpu_seconds,
+            files: report.total_files,
+            size_bytes: report.total_bytes,
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! Looking through a whole workspace within budgets: how many entries, how deep, how long.
+//! Never opens a file, only folders, and those link-free.
+//! Invariant: it ends, whatever tree the sandbox built, and says what it left out.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+
+use super::{FileFacts, Workspace};
+use crate::model::execution::Skipped;
+use crate::model::path::WorkspacePath;
+
+const MAX_SKIPPED_REPORTED: usize = 100;
+/// A file this large of which less than an eighth is allocated is a hole, not data.
+const SPARSE_FROM_BYTES: u64 = 16 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy)]
+pub struct WalkBudget {
+    pub max_files: usize,
+    pub max_bytes: u64,
+    pub max_time: Duration,
+}
+
+/// What a walk found: the files within budget, sorted by path, and what was left out and why.
+#[derive(Debug, Default)]
+pub struct WalkReport {
+    pub files: Vec<(WorkspacePath, FileFacts)>,
+    pub skipped: Vec<Skipped>,
+    pub total_bytes: u64,
+    /// Really allocated on disk, files over budget included.
+    pub allocated_bytes: u64,
+    pub total_files: usize,
+    /// False if a budget ended the walk before it had seen everything.
+    pub complete: bool,
+}
+
+struct Walk {
+    budget: WalkBudget,
+    started: Instant,
+    entries_left: usize,
+    report: WalkReport,
+}
+
+impl Workspace {
+    pub fn walk(&self, budget: WalkBudget) -> io::Result<WalkReport> {
+        let mut walk = Walk {
+            budget,
+            started: Instant::now(),
+            // Folders, links and files over the limit cost time too, so they are counted, generously.
+            entries_left: budget.max_files * 4 + 4096,
+            report: WalkReport {
+                complete: true,
+                ..WalkReport::default()
+            },
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = self.open_beneath(b".", flags, Mode::empty())?;
+        walk.folder(root, None)?;
+        let mut report = walk.report;
+        report.files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        apply_limits(&mut report, budget);
+        Ok(report)
+    }
+}
+
+impl Walk {
+    fn folder(&mut self, fd: OwnedFd, path: Option<&WorkspacePath>) -> io::Result<()> {
+        let mut folders = Vec::new();
+        let mut entries = Dir::read_from(&fd)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.entries_left == 0 || self.started.elapsed() > self.budget.max_time {
+                self.report.complete = false;
+                return Ok(());
+            }
+            self.entries_left -= 1;
+            let Ok(path) = WorkspacePath::in_folder(path, name.to_bytes()) else {
+                let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
+                self.skip(shown, "the path is too long or too deep");
+                continue;
+            };
+            let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue; // it vanished while we looked
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => folders.push((name.to_owned(), path)),
+                FileType::RegularFile if is_internal(name.to_bytes()) => {}
+                FileType::RegularFile => self.file(path, FileFacts::of(&stat)),
+                other => self.skip(path.to_text(), kind_in_words(other)),
+            }
+        }
+        drop(entries);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for (name, path) in folders {
+            match rustix::fs::openat(&fd, name, flags, Mode::empty()) {
+                Ok(inner) => self.folder(inner, Some(&path))?,
+                Err(rustix::io::Errno::NOENT) => {}
+                Err(_) => self.skip(path.to_text(), "the folder cannot be opened"),
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: WorkspacePath, facts: FileFacts) {
+        self.report.total_files += 1;
+        self.report.allocated_bytes += facts.allocated_bytes;
+        if facts.size_bytes > SPARSE_FROM_BYTES && facts.allocated_bytes < facts.size_bytes / 8 {
+            self.skip(path.to_text(), "the file is sparse: it is mostly holes");
+        } else if facts.size_bytes > self.budget.max_bytes {
+            self.skip(
+                path.to_text(),
+                "the file is larger than the workspace may be",
+            );
+        } else {
+            self.report.files.push((path, facts));
+        }
+    }
+
+    fn skip(&mut self, path: String, reason: &str) {
+        if self.report.skipped.len() < MAX_SKIPPED_REPORTED {
+            self.report.skipped.push(Skipped {
+                path,
+                reason: reason.to_owned(),
+            });
+        }
+    }
+}
+
+/// Files beyond the count or the size limit are left out, in path order, so that the same ones stay in.
+fn apply_limits(report: &mut WalkReport, budget: WalkBudget) {
+    let mut kept = Vec::with_capacity(report.files.len().min(budget.max_files));
+    for (path, facts) in std::mem::take(&mut report.files) {
+        let reason = if kept.len() >= budget.max_files {
+            "the workspace has more files than MAX_TOTAL_FILES allows"
+        } else if report.total_bytes + facts.size_bytes > budget.max_bytes {
+            "the workspace is larger than MAX_WORKSPACE_SIZE_MB allows"
+        } else {
+            report.total_bytes += facts.size_bytes;
+            kept.push((path, facts));
+            continue;
+        };
+        if report.skipped.len() < MAX_SKIPPED_REPORTED {
+            report.skipped.push(Skipped {
+                path: path.to_text(),
+                reason: reason.to_owned(),
+            });
+        }
+    }
+    report.files = kept;
+}
+
+/// Uploads under way.
+fn is_internal(name: &[u8]) -> bool {
+    name.starts_with(b".cellblock-upload-")
+}
+
+fn kind_in_words(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Symlink => "symbolic links are not followed",
+        FileType::Fifo => "a FIFO is not a file",
+        FileType::Socket => "a socket is not a file",
+        _ => "a device is not a file",
+    }
+}

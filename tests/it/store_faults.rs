@@ -1,0 +1,201 @@
+//! The store is elsewhere, is down, or comes back: nothing is lost, and answers say how it is.
+
+use std::path::Path;
+
+use cellblock::store::embedded::{Credentials, EmbeddedS3};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{TestApp, fetch_artifact, wait_for};
+
+/// An S3 server of our own on a fixed port, as "any S3" that the service is pointed at.
+struct OutsideS3 {
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl OutsideS3 {
+    async fn start(root: &Path, port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let server = EmbeddedS3::open(root).unwrap();
+        let credentials = Credentials {
+            access_key_id: "outside".into(),
+            secret_access_key: "outside-secret".into(),
+        };
+        let task = tokio::spawn(async move {
+            server
+                .serve(
+                    listener,
+                    credentials,
+                    async move { stopped.cancelled().await },
+                )
+                .await
+        });
+        Self { stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+async fn app_on(port: u16, more: &[(&str, &str)]) -> TestApp {
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let mut settings = vec![
+        ("S3_ENDPOINT_URL", endpoint.as_str()),
+        ("S3_ACCESS_KEY_ID", "outside"),
+        ("S3_SECRET_ACCESS_KEY", "outside-secret"),
+        ("S3_BUCKET", "made-if-missing"),
+        ("SANDBOX_REAPER_INTERVAL", "1"),
+    ];
+    settings.extend(more);
+    TestApp::start_with(&settings).await
+}
+
+#[tokio::test]
+async fn any_s3_serves_and_the_bucket_is_made() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let app = app_on(
+        port,
+        &[(
+            "S3_PUBLIC_ENDPOINT_URL",
+            &format!("http://localhost:{port}"),
+        )],
+    )
+    .await;
+    let answer = app.run("s", "open('f', 'w').write('x')").await;
+    let link = answer["artifacts"][0]["download_url"].as_str().unwrap();
+    assert!(
+        link.starts_with(&format!(
+            "http://localhost:{port}/made-if-missing/sandboxes/"
+        )),
+        "{link}"
+    );
+    assert_eq!(
+        fetch_artifact(&app, &answer, "f").await,
+        (reqwest::StatusCode::OK, b"x".to_vec())
+    );
+    assert_eq!(app.get_json("/health").await.1["s3"], "external");
+    s3.end().await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_fails_no_cell_and_gets_everything_when_it_is_back() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let app = app_on(port, &[("DELETE_S3_ON_CLEANUP", "0")]).await;
+    let (status, health) = app.get_json("/health").await;
+    assert_eq!(
+        (status.as_u16(), &health["status"]),
+        (503, &json!("degraded"))
+    );
+    assert!(
+        health["reasons"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|reason| reason.as_str().unwrap().contains("store"))
+    );
+    let answer = app
+        .run_with(
+            "s",
+            "x = 1; open('f', 'w').write('precious')",
+            json!({"timeout_seconds": 50}),
+        )
+        .await;
+    assert_eq!(
+        (&answer["status"], &answer["state"]),
+        (&json!("ok"), &json!("kept"))
+    );
+    assert!(answer["sync"]["error"].is_string(), "{answer}");
+    assert_eq!(
+        (
+            &answer["artifacts"][0]["path"],
+            &answer["artifacts"][0]["download_url"]
+        ),
+        (&json!("f"), &json!(null))
+    );
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let stored = || find(root.path(), b"precious");
+    wait_for("the file to be stored", || stored().then_some(())).await;
+    let again = app.run("s", "x").await;
+    assert_eq!(
+        (&again["output"], &again["artifacts"]),
+        (&json!("1\n"), &json!([]))
+    );
+    assert_eq!(
+        again["sync"],
+        json!({"uploaded": 0, "unchanged": 1, "skipped": []})
+    );
+    assert_eq!(app.get_json("/health").await.0, 200);
+    app.session("sandbox/stop", "s").await;
+    assert_eq!(
+        app.run("s", "open('f').read()").await["output"],
+        "'precious'\n",
+        "it was really stored"
+    );
+    s3.end().await;
+}
+
+#[tokio::test]
+async fn an_expired_session_keeps_its_folder_until_its_files_are_stored() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let app = app_on(
+        port,
+        &[("DELETE_S3_ON_CLEANUP", "0"), ("SANDBOX_IDLE_SECONDS", "2")],
+    )
+    .await;
+    app.run("s", "open('first', 'w').write('1')").await;
+    s3.end().await;
+    app.run_with(
+        "s",
+        "open('f', 'w').write('precious')",
+        json!({"timeout_seconds": 50}),
+    )
+    .await;
+    wait_for("the sandbox to go", || {
+        app.containers().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(
+        std::fs::read(app.only_workspace().join("f")).unwrap(),
+        b"precious"
+    );
+    let s3 = OutsideS3::start(root.path(), port).await;
+    wait_for("the file to be stored", || {
+        find(root.path(), b"precious").then_some(())
+    })
+    .await;
+    assert_eq!(
+        app.run("s", "open('f').read()").await["output"],
+        "'precious'\n"
+    );
+    s3.end().await;
+}
+
+fn find(folder: &Path, content: &[u8]) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            return find(&path, content);
+        }
+        std::fs::read(path)
+            .is_ok_and(|bytes| bytes.windows(content.len()).any(|window| window == content))
+    })
+}
