@@ -56,7 +56,7 @@ require_root() {
 
 require_tools() {
     local missing=()
-    command -v cargo >/dev/null || missing+=("cargo    install Rust 1.90 or newer: https://rustup.rs")
+    command -v cargo >/dev/null || missing+=("cargo    install Rust 1.92 or newer: https://rustup.rs")
     command -v gcc >/dev/null || command -v cc >/dev/null ||
         missing+=("gcc      install a C compiler: apt-get install gcc libc6-dev")
     if ! command -v python3 >/dev/null; then
@@ -327,7 +327,7 @@ find_ruff() {
         return
     fi
     if [[ ! -x $private/bin/ruff ]]; then
-        python3 -m pip install --quiet --disable-pip-version-check --upgrade --target "$private" \
+        python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --upgrade --target "$private" \
             'ruff>=0.9' >&2 || return 1
     fi
     printf '%s' "$private/bin/ruff"

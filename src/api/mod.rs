@@ -4,6 +4,7 @@
 
 mod auth;
 mod drain;
+mod finish_anyway;
 mod health;
 mod input;
 mod problem;

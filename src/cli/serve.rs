@@ -59,7 +59,7 @@ fn start_logging(settings: &Settings) -> anyhow::Result<()> {
     // A plain word is about this service; what its libraries have to say at that level would drown it.
     let plain = level.chars().all(|c| c.is_ascii_alphabetic());
     let directives = if plain {
-        format!("warn,cellblock={level}")
+        format!("warn,s3s=off,cellblock={level}")
     } else {
         level.to_owned()
     };

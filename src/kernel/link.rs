@@ -20,8 +20,6 @@ use super::socket::{PacketSocket, SocketError};
 
 /// Connections of one sandbox that have not said hello yet. Its init needs two; more are a flood.
 const MAX_UNGREETED: usize = 8;
-/// Frames of an earlier execution that may lie in a link when the next one starts.
-const MAX_STALE_FRAMES: usize = 4096;
 const INTERRUPT_TRIES: usize = 20;
 const INTERRUPT_PAUSE: Duration = Duration::from_millis(25);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -137,6 +135,7 @@ impl Kernel {
     }
 
     pub fn give_back_cell(&self, cell: CellLink) {
+        cell.socket.expect_silence();
         let mut state = self.shared.lock();
         // A newer worker's link may have arrived meanwhile; then this one is the past.
         if state
@@ -205,23 +204,13 @@ impl Shared {
 }
 
 impl CellLink {
-    /// Sends code; whatever an earlier execution left in the link is thrown away first.
+    /// Sends code. What an earlier execution may have left in the link has another id, and `next` passes over it.
     pub async fn execute(
         &mut self,
         id: u64,
         code: &str,
         max_output_bytes: usize,
     ) -> Result<(), KernelError> {
-        for stale in 0.. {
-            if stale > MAX_STALE_FRAMES {
-                return Err(KernelError::Protocol(
-                    "a flood of frames between executions".to_owned(),
-                ));
-            }
-            if self.socket.try_next_frame()?.is_none() {
-                break;
-            }
-        }
         let frame = serde_json::to_vec(&HostFrame::Execute {
             id,
             code,

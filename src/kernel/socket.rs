@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use futures_util::FutureExt;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -61,18 +62,10 @@ impl PacketSocket {
         }
     }
 
-    /// A frame that is already here, if any. Used to throw away what came while nobody asked.
-    pub fn try_next_frame(&mut self) -> Result<Option<Vec<u8>>, SocketError> {
-        loop {
-            match receive(self.fd.get_ref(), &mut self.buffer) {
-                Ok(length) => {
-                    if let Some(frame) = self.take_packet(length)? {
-                        return Ok(Some(frame));
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
+    /// Nothing is awaited any more: the next read shall wait for news at once, without trying first.
+    pub fn expect_silence(&self) {
+        if let Some(Ok(mut ready)) = self.fd.readable().now_or_never() {
+            ready.clear_ready();
         }
     }
 

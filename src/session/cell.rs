@@ -21,6 +21,8 @@ const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 const RESTART_GRACE: Duration = Duration::from_secs(1);
 /// How long a kernel that starts may take to say hello, preload included.
 const START_WAIT: Duration = Duration::from_secs(30);
+/// A worker may die just when it is given a cell; its successor gets it then.
+const START_TRIES: usize = 2;
 const HANG_UP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const QUOTA_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -80,10 +82,27 @@ pub async fn run_cell(live: &Arc<Live>, request: CellRequest<'_>, events: &Event
         output: Output::new(request.max_output_bytes),
         lost_before: false,
     };
-    let Ok(mut cell) = start_cell(live, &request, &mut run.lost_before).await else {
-        return run;
-    };
-    match drive(live, &mut cell, &request, events, &mut run).await {
+    for _ in 0..START_TRIES {
+        let Ok(cell) = start_cell(live, &request, &mut run.lost_before).await else {
+            break;
+        };
+        finish_cell(live, cell, &request, events, &mut run).await;
+        if !matches!(run.end, CellEnd::NotStarted) {
+            break;
+        }
+        run.lost_before = true;
+    }
+    run
+}
+
+async fn finish_cell(
+    live: &Arc<Live>,
+    mut cell: CellLink,
+    request: &CellRequest<'_>,
+    events: &EventSink,
+    run: &mut CellRun,
+) {
+    match drive(live, &mut cell, request, events, run).await {
         Ok(end) => {
             let kept = matches!(end, CellEnd::Done { .. });
             live.generation
@@ -98,7 +117,6 @@ pub async fn run_cell(live: &Arc<Live>, request: CellRequest<'_>, events: &Event
             tracing::warn!(%error, container = live.handle.container_id, "a sandbox was lost during a cell");
         }
     }
-    run
 }
 
 /// Takes the worker's link and sends the code. A worker that died between two cells has left its place to a new one;
@@ -109,7 +127,7 @@ async fn start_cell(
     lost_before: &mut bool,
 ) -> Result<CellLink, KernelError> {
     let mut last_error = KernelError::NoAnswer;
-    for _ in 0..2 {
+    for _ in 0..START_TRIES {
         let mut cell = match take_cell(live).await {
             Err(KernelError::NoAnswer) if live.kernel.is_connected() => {
                 *lost_before = true;
@@ -161,24 +179,25 @@ async fn drive(
         let stop = tokio::select! {
             // Frames come last: a flood of them must not keep a deadline or an interrupt from being seen.
             biased;
-            () = sleep_until(deadline) => match phase {
+            () = sleep_until(deadline.min(next_quota_check)) => match phase {
+                Phase::Running if Instant::now() < deadline => {
+                    next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
+                    if !(request.over_quota)() { continue }
+                    Cause::Quota
+                }
                 Phase::Running => Cause::Timeout,
                 Phase::Interrupted => {
                     let live = live.clone();
                     tokio::spawn(async move { live.kernel.restart().await });
                     phase = Phase::Killed;
                     deadline = Instant::now() + RESTART_GRACE;
+                    next_quota_check = deadline;
                     continue;
                 }
                 Phase::Killed => return Ok(CellEnd::SandboxLost),
             },
             () = request.interrupt.notified(), if phase == Phase::Running => Cause::Caller,
             () = events.hung_up(), if phase == Phase::Running => Cause::Caller,
-            () = sleep_until(next_quota_check), if phase == Phase::Running => {
-                next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
-                if !(request.over_quota)() { continue }
-                Cause::Quota
-            }
             frame = cell.next(request.id) => {
                 match take_frame(frame?, events, run) {
                     Some(end) => return Ok(end),
@@ -189,6 +208,7 @@ async fn drive(
         run.cause = Some(stop);
         phase = Phase::Interrupted;
         deadline = Instant::now() + INTERRUPT_GRACE;
+        next_quota_check = deadline;
         let (live, execution) = (live.clone(), request.id);
         tokio::spawn(async move { live.kernel.interrupt(execution).await });
     }
@@ -228,6 +248,8 @@ fn take_frame(frame: CellFrame, events: &EventSink, run: &mut CellRun) -> Option
                 execution_count,
             })
         }
+        // It died before it took this cell up, so the next worker may have it.
+        CellFrame::Died { id: 0, .. } => Some(CellEnd::NotStarted),
         CellFrame::Died { reason, code, .. } => Some(CellEnd::Died {
             by_exit: reason == crate::kernel::Death::Exit,
             code,

@@ -2,16 +2,19 @@
 //! Never opens a file, only folders, and those link-free.
 //! Invariant: it ends, whatever tree the sandbox built, and says what it left out.
 
+use std::ffi::CStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 
 use super::{FileFacts, Workspace};
 use crate::model::execution::Skipped;
 use crate::model::path::WorkspacePath;
 
+const READ_BUFFER_BYTES: usize = 8192;
 const MAX_SKIPPED_REPORTED: usize = 100;
 /// A file this large of which less than an eighth is allocated is a hole, not data.
 const SPARSE_FROM_BYTES: u64 = 16 * 1024 * 1024;
@@ -68,8 +71,9 @@ impl Workspace {
 impl Walk {
     fn folder(&mut self, fd: OwnedFd, path: Option<&WorkspacePath>) -> io::Result<()> {
         let mut folders = Vec::new();
-        let mut entries = Dir::read_from(&fd)?;
-        while let Some(entry) = entries.read() {
+        let mut buffer = [MaybeUninit::uninit(); READ_BUFFER_BYTES];
+        let mut entries = RawDir::new(&fd, &mut buffer);
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
@@ -80,31 +84,40 @@ impl Walk {
                 return Ok(());
             }
             self.entries_left -= 1;
-            let Ok(path) = WorkspacePath::in_folder(path, name.to_bytes()) else {
-                let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
-                self.skip(shown, "the path is too long or too deep");
-                continue;
-            };
-            let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue; // it vanished while we looked
-            };
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => folders.push((name.to_owned(), path)),
-                FileType::RegularFile if is_internal(name.to_bytes()) => {}
-                FileType::RegularFile => self.file(path, FileFacts::of(&stat)),
-                other => self.skip(path.to_text(), kind_in_words(other)),
-            }
+            folders.extend(self.entry(&fd, path, name));
         }
-        drop(entries);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for (name, path) in folders {
-            match rustix::fs::openat(&fd, name, flags, Mode::empty()) {
+        for path in folders {
+            match rustix::fs::openat(&fd, path.file_name(), flags, Mode::empty()) {
                 Ok(inner) => self.folder(inner, Some(&path))?,
                 Err(rustix::io::Errno::NOENT) => {}
                 Err(_) => self.skip(path.to_text(), "the folder cannot be opened"),
             }
         }
         Ok(())
+    }
+
+    /// Takes note of one entry; a folder is given back, to be looked into later.
+    fn entry(
+        &mut self,
+        folder: &OwnedFd,
+        path: Option<&WorkspacePath>,
+        name: &CStr,
+    ) -> Option<WorkspacePath> {
+        let Ok(path) = WorkspacePath::in_folder(path, name.to_bytes()) else {
+            let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
+            self.skip(shown, "the path is too long or too deep");
+            return None;
+        };
+        // It may have vanished while we looked.
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => return Some(path),
+            FileType::RegularFile if is_internal(name.to_bytes()) => {}
+            FileType::RegularFile => self.file(path, FileFacts::of(&stat)),
+            other => self.skip(path.to_text(), kind_in_words(other)),
+        }
+        None
     }
 
     fn file(&mut self, path: WorkspacePath, facts: FileFacts) {

@@ -2,8 +2,6 @@
 //! Never looks into the server's modules; only crash tests look at its folder.
 //! Invariant: every test has a server, a folder and a bucket of its own.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 mod access;
 mod crashes;
 mod listing;

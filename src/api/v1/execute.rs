@@ -3,6 +3,7 @@
 //! Invariant: a stream ends with exactly one `done`, or with the problem that kept the cell from ending.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,15 +11,16 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
 use crate::api::Shared;
+use crate::api::finish_anyway::FinishAnyway;
 use crate::api::input::{JsonBody, session_ids, workspace_path};
 use crate::api::problem::Problem;
 use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionEvent};
@@ -46,7 +48,7 @@ pub struct ExecuteRequest {
     language: Option<String>,
 }
 
-type Execution = JoinHandle<Result<ExecutionAnswer, CoreError>>;
+type Outcome = Result<ExecutionAnswer, Problem>;
 
 pub async fn execute(
     State(state): State<Shared>,
@@ -61,8 +63,8 @@ pub async fn execute(
     if streamed {
         return execute_as_events(state, ids, command, hang_up, guard).await;
     }
-    let execution = start(&state, ids, command, EventSink::new(None, hang_up));
-    let answer = finish(execution).await?;
+    let sink = EventSink::new(None, hang_up);
+    let answer = FinishAnyway::new(run(state, ids, command, sink)).await?;
     drop(guard);
     Ok(Json(answer).into_response())
 }
@@ -133,15 +135,11 @@ fn accepts_events(headers: &HeaderMap) -> bool {
     accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }
 
-fn start(state: &Shared, ids: SessionIds, command: ExecuteCommand, sink: EventSink) -> Execution {
-    let core = state.core.clone();
-    tokio::spawn(async move { core.execute(&ids, command, sink).await }.in_current_span())
-}
-
-async fn finish(execution: Execution) -> Result<ExecutionAnswer, Problem> {
-    match execution.await {
+async fn run(state: Shared, ids: SessionIds, command: ExecuteCommand, sink: EventSink) -> Outcome {
+    let execution = state.core.execute(&ids, command, sink);
+    match AssertUnwindSafe(execution).catch_unwind().await {
         Ok(answer) => Ok(answer?),
-        Err(panic) => Err(CoreError::internal(panic).into()),
+        Err(_) => Err(CoreError::internal(anyhow::anyhow!("an execution panicked")).into()),
     }
 }
 
@@ -153,7 +151,8 @@ async fn execute_as_events(
     guard: Option<DropGuard>,
 ) -> Result<Response, Problem> {
     let (sender, mut events) = mpsc::unbounded_channel();
-    let mut execution = start(&state, ids, command, EventSink::new(Some(sender), hang_up));
+    let sink = EventSink::new(Some(sender), hang_up);
+    let mut execution = tokio::spawn(run(state, ids, command, sink).in_current_span());
     let first = tokio::select! {
         biased;
         event = events.recv() => event,
@@ -161,7 +160,7 @@ async fn execute_as_events(
     };
     // No event and already over: refused before it began, or a cell without output. Both are known now.
     let finished = match first {
-        None if execution.is_finished() => Some(finish_by_ref(&mut execution).await?),
+        None if execution.is_finished() => Some(outcome((&mut execution).await)?),
         _ => None,
     };
     let stream = event_stream(first, events, execution, finished, guard);
@@ -170,17 +169,15 @@ async fn execute_as_events(
         .into_response())
 }
 
-async fn finish_by_ref(execution: &mut Execution) -> Result<ExecutionAnswer, Problem> {
-    match execution.await {
-        Ok(answer) => Ok(answer?),
-        Err(panic) => Err(CoreError::internal(panic).into()),
-    }
+/// A task that was neither cancelled nor panicked always has an outcome.
+fn outcome(joined: Result<Outcome, JoinError>) -> Outcome {
+    joined.unwrap_or_else(|error| Err(CoreError::internal(error).into()))
 }
 
 fn event_stream(
     first: Option<ExecutionEvent>,
     events: mpsc::UnboundedReceiver<ExecutionEvent>,
-    mut execution: Execution,
+    execution: JoinHandle<Outcome>,
     finished: Option<ExecutionAnswer>,
     guard: Option<DropGuard>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
@@ -191,7 +188,7 @@ fn event_stream(
     let end = stream::once(async move {
         let answer = match finished {
             Some(answer) => Ok(answer),
-            None => finish_by_ref(&mut execution).await,
+            None => outcome(execution.await),
         };
         drop(guard);
         match answer {

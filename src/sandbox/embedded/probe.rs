@@ -9,8 +9,7 @@ use super::packages;
 use super::python::Python;
 use crate::sandbox::BackendError;
 
-const ROOT_REMEDY: &str =
-    "run the service as root, or join the docker group and use the docker backend";
+const ROOT_REMEDY: &str = "run the service as root: containers, cgroups and mounts need it";
 
 /// One need of the embedded backend.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! Serves the S3 operations over HTTP/1.1: connections, time-outs, shutdown, and headers for browsers.
+//! Serves the S3 operations over HTTP/1.1, with headers for browsers.
 //! Never hands a request to s3s that could use much memory before its signature is checked.
-//! Invariant: at most `MAX_CONNECTIONS` are open, every answer says `nosniff`, and shutdown takes at most `SHUTDOWN_LIMIT`.
+//! Invariant: every answer says `nosniff`, and shutdown takes at most `SHUTDOWN_LIMIT`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,25 +11,17 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use s3s::auth::SimpleAuth;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
 
 use super::Credentials;
 use super::operations::S3Operations;
+use crate::http_server;
 
-const MAX_CONNECTIONS: usize = 1024;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A reader that takes no bytes for this long loses its connection, so that it cannot hold one for ever.
-const UNREAD_LIMIT_MS: u32 = 60_000;
 /// 1000 keys of 1024 bytes, each byte escaped, and some room.
 const MAX_XML_BYTES: usize = 8 * 1024 * 1024;
 
@@ -40,45 +32,11 @@ pub(super) async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let service = build_service(operations, credentials);
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let graceful = GracefulShutdown::new();
-    let mut connections = JoinSet::new();
-    tokio::pin!(shutdown);
-    loop {
-        let accepted = async {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (listener.accept().await, slot)
-        };
-        let (accepted, slot) = tokio::select! {
-            accepted = accepted => accepted,
-            () = &mut shutdown => break,
-        };
-        while connections.try_join_next().is_some() {}
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "embedded object store: connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        prepare_socket(&stream);
-        let connection = http_connection(stream, service.clone(), &graceful);
-        connections.spawn(async move {
-            let _slot = slot;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "embedded object store: connection ended early");
-            }
-        });
-    }
-    drop(listener);
-    if tokio::time::timeout(SHUTDOWN_LIMIT, graceful.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!("embedded object store: requests under way were cut off at shutdown");
-    }
-    connections.shutdown().await;
+    let service = service_fn(move |request: Request<Incoming>| {
+        let service = service.clone();
+        async move { Ok::<_, Infallible>(answer(&service, request).await) }
+    });
+    http_server::serve(listener, service, SHUTDOWN_LIMIT, shutdown).await;
 }
 
 fn build_service(operations: S3Operations, credentials: &Credentials) -> S3Service {
@@ -91,33 +49,6 @@ fn build_service(operations: S3Operations, credentials: &Credentials) -> S3Servi
     ));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
     builder.build()
-}
-
-fn prepare_socket(stream: &TcpStream) {
-    let prepared = stream.set_nodelay(true).and_then(|()| {
-        rustix::net::sockopt::set_tcp_user_timeout(stream, UNREAD_LIMIT_MS)?;
-        Ok(())
-    });
-    if let Err(error) = prepared {
-        tracing::debug!(%error, "embedded object store: socket options could not be set");
-    }
-}
-
-fn http_connection(
-    stream: TcpStream,
-    service: S3Service,
-    graceful: &GracefulShutdown,
-) -> impl Future<Output = hyper::Result<()>> + Send + use<> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let service = service.clone();
-        async move { Ok::<_, Infallible>(answer(&service, request).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .keep_alive(true)
-        .serve_connection(TokioIo::new(stream), service);
-    graceful.watch(connection)
 }
 
 async fn answer(service: &S3Service, request: Request<Incoming>) -> Response<Body> {
