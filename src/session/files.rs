@@ -170,15 +170,13 @@ impl Core {
     }
 
     /// Puts an upload under its name, replacing a file of that name, and stores it.
-    pub async fn finish_upload(&self, upload: Upload) -> Result<(WorkspacePath, u64), CoreError> {
+    pub async fn finish_upload(&self, upload: Upload) -> Result<WorkspacePath, CoreError> {
         let Upload {
             session,
             path,
             new_file,
-            written_bytes,
             ..
-        } = upload;
-        new_file.file.sync_all().map_err(CoreError::workspace)?;
+        } = upload.forced_to_disk().await?;
         new_file
             .publish(&path)
             .map_err(|error| match error.kind() {
@@ -192,15 +190,14 @@ impl Core {
             })?;
         self.sync_files(&session, std::slice::from_ref(&path)).await;
         session.touch();
-        Ok((path, written_bytes))
+        Ok(path)
     }
 
-    /// As `finish_upload`, but a name that is taken gets a number: `name (1).ext`. Not stored yet.
+    /// Puts an upload that is on disk under a free name: one that is taken gets a number, `name (1).ext`. Not stored yet.
     pub(super) fn publish_numbered(upload: Upload) -> Result<WorkspacePath, CoreError> {
         let Upload {
             path, mut new_file, ..
         } = upload;
-        new_file.file.sync_all().map_err(CoreError::workspace)?;
         let name = String::from_utf8_lossy(path.file_name()).into_owned();
         let folder_length = path.as_bytes().len() - path.file_name().len();
         let folder = path.as_bytes()[..folder_length].to_vec();
@@ -253,6 +250,15 @@ impl Core {
 }
 
 impl Upload {
+    /// Waits, on a thread that may wait, until the bytes are on disk.
+    pub(super) async fn forced_to_disk(self) -> Result<Self, CoreError> {
+        let forced =
+            tokio::task::spawn_blocking(move || self.new_file.file.sync_all().map(|()| self)).await;
+        forced
+            .map_err(CoreError::internal)?
+            .map_err(CoreError::workspace)
+    }
+
     /// Takes the next bytes, within the limits of one file and of the workspace.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CoreError> {
         self.written_bytes += bytes.len() as u64;

@@ -79,6 +79,9 @@ impl Core {
         {
             upload.write(&chunk).map_err(|error| error.to_string())?;
         }
-        Ok(upload)
+        upload
+            .forced_to_disk()
+            .await
+            .map_err(|error| error.to_string())
     }
 }

@@ -72,8 +72,7 @@ async fn take_file(
     while let Some(chunk) = field.chunk().await.map_err(broken_body)? {
         upload.write(&chunk)?;
     }
-    let (path, _) = state.core.finish_upload(upload).await?;
-    Ok(path)
+    Ok(state.core.finish_upload(upload).await?)
 }
 
 /// The last part of what the client calls the file; some send a whole path.
