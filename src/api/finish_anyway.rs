@@ -6,7 +6,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
 use tracing::Instrument;
+
+/// As a layer: handles a request to its end.
+pub async fn finish_anyway(request: Request, next: Next) -> Response {
+    FinishAnyway::new(next.run(request)).await
+}
 
 pub struct FinishAnyway<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,

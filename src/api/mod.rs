@@ -34,7 +34,6 @@ type Shared = Arc<AppState>;
 
 pub fn router(state: Shared) -> Router {
     let guarded = Router::new()
-        .route("/v1/execute", post(v1::execute::execute))
         .route("/v1/sandbox/reset", post(v1::sandbox::reset))
         .route("/v1/sandbox/interrupt", post(v1::sandbox::interrupt))
         .route("/v1/sandbox/stop", post(v1::sandbox::stop))
@@ -46,6 +45,9 @@ pub fn router(state: Shared) -> Router {
         .route("/v1/files/delete", post(v1::files::delete))
         .route("/v1/files/list", get(v1::files::list))
         .route("/v1/files/download-url", get(v1::files::download_url))
+        // What was begun is finished, whoever hangs up. An execution sees to that itself, since a hang-up interrupts it.
+        .layer(from_fn(finish_anyway::finish_anyway))
+        .route("/v1/execute", post(v1::execute::execute))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(from_fn(drain::drain_unread_body))

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::execution::EventSink;
 use super::output::Output;
@@ -23,7 +23,10 @@ const RESTART_GRACE: Duration = Duration::from_secs(1);
 const START_WAIT: Duration = Duration::from_secs(30);
 /// A worker may die just when it is given a cell; its successor gets it then.
 const START_TRIES: usize = 2;
+/// How long a worker may leave a cell unread.
+const SEND_WAIT: Duration = Duration::from_secs(5);
 const HANG_UP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const SIGKILL: i64 = 9;
 const QUOTA_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a running cell was told to stop.
@@ -136,13 +139,19 @@ async fn start_cell(
             }
             taken => taken?,
         };
-        match cell
-            .execute(request.id, request.code, request.max_output_bytes)
+        let sent = cell.execute(request.id, request.code, request.max_output_bytes);
+        match timeout(SEND_WAIT, sent)
             .await
+            .unwrap_or(Err(KernelError::NoAnswer))
         {
             Ok(()) => {
                 *lost_before |= live.lost_its_worker(&cell);
                 return Ok(cell);
+            }
+            Err(KernelError::NoAnswer) => {
+                // The worker does not even read: nothing but a new one will help.
+                *lost_before = true;
+                live.kernel.restart().await?;
             }
             Err(error) => last_error = error,
         }
@@ -200,6 +209,10 @@ async fn drive(
             () = events.hung_up(), if phase == Phase::Running => Cause::Caller,
             frame = cell.next(request.id) => {
                 match take_frame(frame?, events, run) {
+                    // It came through at last, but its worker is being killed: the variables are gone.
+                    Some(CellEnd::Done { .. }) if phase == Phase::Killed => {
+                        return Ok(CellEnd::Died { by_exit: false, code: SIGKILL });
+                    }
                     Some(end) => return Ok(end),
                     None => continue,
                 }

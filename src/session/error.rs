@@ -75,7 +75,7 @@ impl From<InvalidPath> for CoreError {
 impl From<BackendError> for CoreError {
     fn from(error: BackendError) -> Self {
         tracing::error!(%error, "the sandbox backend failed");
-        Self::Unavailable(error.to_string())
+        Self::Unavailable("a sandbox could not be made; the log of the service says why".to_owned())
     }
 }
 
@@ -84,10 +84,7 @@ impl From<StoreError> for CoreError {
         match error {
             StoreError::NotFound => Self::NotFound("no such file".to_owned()),
             StoreError::File(error) => Self::workspace(error),
-            other => {
-                tracing::warn!(error = %other, "the S3 store failed");
-                Self::Unavailable(other.to_string())
-            }
+            other => Self::Unavailable(other.to_string()),
         }
     }
 }

@@ -19,6 +19,9 @@ use crate::model::ids::SessionIds;
 use crate::model::path::WorkspacePath;
 use crate::store;
 
+/// How long interrupted cells may take to end when the service shuts down.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Where an execution's events go, and how it learns that nobody listens any more.
 #[derive(Clone, Default)]
 pub struct EventSink {
@@ -73,7 +76,7 @@ impl Core {
             let session = self.open_session(ids).await?;
             let turn = self.wait_for_turn(&session, &events).await?;
             // Stopped while this cell waited: the ids get a new session, and the cell runs there.
-            if session.is_closed() {
+            if session.is_closed() || self.is_shutting_down() {
                 drop(turn);
                 continue;
             }
@@ -202,6 +205,13 @@ impl Core {
                         path.to_text()
                     )));
                 }
+                Err(store::StoreError::File(_)) => {
+                    let problem = format!(
+                        "inputs: {:?} is in the way of the stored file",
+                        path.to_text()
+                    );
+                    return Err(CoreError::invalid("inputs", problem));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -222,7 +232,7 @@ impl Core {
         let session = self.open_session(ids).await?;
         let live = self.ensure_live(&session).await?;
         // A kernel that has not said hello yet has nothing to throw away.
-        if live.kernel.wait_connected(Duration::from_secs(10)).await
+        if live.kernel.wait_connected(Duration::from_secs(30)).await
             && live.kernel.restart().await.is_ok()
         {
             live.generation.store(0, Ordering::Release);
@@ -253,14 +263,16 @@ impl Core {
         if tokio::time::timeout(wait, all_done).await.is_ok() {
             return;
         }
-        for mut cell in running() {
-            cell.interrupt.notify_one();
-            let _ended = tokio::time::timeout(
-                Duration::from_secs(5),
-                cell.outcome.wait_for(Option::is_some),
-            )
-            .await;
-        }
+        let mut cells = running();
+        cells.iter().for_each(|cell| cell.interrupt.notify_one());
+        let all_ended = cells
+            .iter_mut()
+            .map(|cell| async { drop(cell.outcome.wait_for(Option::is_some).await) });
+        let _ended = tokio::time::timeout(
+            INTERRUPT_PATIENCE,
+            futures_util::future::join_all(all_ended),
+        )
+        .await;
     }
 }
 
@@ -309,7 +321,11 @@ impl QuotaWatch {
             let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());
             tokio::task::spawn_blocking(move || {
                 if let Ok(report) = workspace.walk(budget) {
-                    exceeded.store(report.allocated_bytes > budget.max_bytes, Ordering::Release);
+                    let unknown = !report.complete && report.total_files > budget.max_files * 4;
+                    exceeded.store(
+                        unknown || report.allocated_bytes > budget.max_bytes,
+                        Ordering::Release,
+                    );
                 }
                 looking.store(false, Ordering::Release);
             });

@@ -99,10 +99,17 @@ impl Core {
             ))
         };
         let session = self.find_session(ids).await?.ok_or_else(not_found)?;
+        let _not_removed_meanwhile = session.enter().await?;
         if session.workspace.facts(path).is_ok() {
             let report = self.sync_files(&session, std::slice::from_ref(path)).await;
             if let Some(error) = report.error {
                 return Err(CoreError::Unavailable(error));
+            }
+            if let Some(skipped) = report.skipped.first() {
+                return Err(CoreError::invalid(
+                    "path",
+                    format!("path: {}", skipped.reason),
+                ));
             }
         }
         if !session.stored.lock().await.manifest.is_stored(path) {
@@ -177,6 +184,7 @@ impl Core {
             new_file,
             ..
         } = upload.forced_to_disk().await?;
+        let _not_removed_meanwhile = session.enter().await?;
         new_file
             .publish(&path)
             .map_err(|error| match error.kind() {
@@ -190,7 +198,7 @@ impl Core {
             })?;
         self.sync_files(&session, std::slice::from_ref(&path)).await;
         session.touch();
-        Ok(path)
+        Ok(path.clone())
     }
 
     /// Puts an upload that is on disk under a free name: one that is taken gets a number, `name (1).ext`. Not stored yet.
@@ -221,7 +229,7 @@ impl Core {
         ))
     }
 
-    /// How many of the files were there and are gone now.
+    /// Which of the files were there and are gone now. Folders are refused, after the files are gone.
     pub async fn delete_files(
         &self,
         ids: &SessionIds,
@@ -230,22 +238,22 @@ impl Core {
         let Some(session) = self.find_session(ids).await? else {
             return Ok(Vec::new());
         };
+        let _not_removed_meanwhile = session.enter().await?;
         let mut deleted = Vec::new();
+        let mut refused = None;
         for path in paths {
             match session.workspace.delete_file(path) {
                 Ok(true) => deleted.push(path.clone()),
                 Ok(false) => {}
                 Err(error) if is_a_folder(&error) => {
-                    return Err(CoreError::invalid(
-                        "paths",
-                        format!("{:?} is a folder; name files", path.to_text()),
-                    ));
+                    let problem = format!("paths: {:?} is a folder; name files", path.to_text());
+                    refused = Some(CoreError::invalid("paths", problem));
                 }
-                Err(error) => return Err(CoreError::workspace(error)),
+                Err(error) => refused = Some(CoreError::workspace(error)),
             }
         }
-        self.forget_files(&session, paths).await?;
-        Ok(deleted)
+        self.forget_files(&session, &deleted).await?;
+        refused.map_or(Ok(deleted), Err)
     }
 }
 

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,14 @@ impl SessionFolder {
     }
 
     pub fn create(&self) -> io::Result<()> {
+        match self.try_create() {
+            // The user's folder went with the last of the user's other sessions just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.try_create(),
+            created => created,
+        }
+    }
+
+    fn try_create(&self) -> io::Result<()> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -112,6 +121,8 @@ pub fn prepare_work_root(work_root: &Path) -> io::Result<()> {
 }
 
 pub fn empty_trash(work_root: &Path) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(entries) = fs::read_dir(trash_root(work_root)) else {
         return;
     };

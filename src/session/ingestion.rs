@@ -34,11 +34,15 @@ impl Core {
             .iter()
             .map(|url| async { (url.clone(), self.fetch(&session, &room, url, folder).await) })
             .collect();
-        let mut results = futures_util::stream::iter(downloads).buffered(DOWNLOADS_AT_ONCE);
+        let fetched: Vec<_> = futures_util::stream::iter(downloads)
+            .buffered(DOWNLOADS_AT_ONCE)
+            .collect()
+            .await;
+        let _not_removed_meanwhile = session.enter().await?;
         let mut report = IngestReport::default();
         let mut paths = Vec::new();
         // Named one after the other in the caller's order, so that the same request always gives the same names.
-        while let Some((url, fetched)) = results.next().await {
+        for (url, fetched) in fetched {
             match fetched.and_then(|upload| {
                 Self::publish_numbered(upload).map_err(|error| error.to_string())
             }) {

@@ -10,8 +10,9 @@ use tokio::sync::{oneshot, watch};
 use super::Core;
 use super::error::CoreError;
 use super::folder::{self, Meta, SessionFolder, now_ms};
-use super::registry::{Live, SandboxState, Session};
+use super::registry::{Live, SandboxState, Session, Stage};
 use super::stored::{Stored, read_stored_manifest};
+use super::tombstone;
 use crate::kernel::Kernel;
 use crate::model::ids::SessionIds;
 use crate::sandbox::{Limits, SandboxHandle, SandboxSpec};
@@ -38,7 +39,7 @@ impl Core {
                 session.touch();
                 return Ok(session);
             }
-            session.wait_until_gone().await;
+            session.wait_until_settled().await;
         }
     }
 
@@ -56,6 +57,9 @@ impl Core {
             return Ok(Some(session));
         }
         let prefix = SessionPrefix::new(&self.parts.s3.prefix_root, &ids.key());
+        if tombstone::hides_manifest(&self.parts.work_root, ids) {
+            return Ok(None);
+        }
         match read_stored_manifest(&self.parts.store, &prefix).await? {
             Some(_) => self.open_session(ids).await.map(Some),
             None => Ok(None),
@@ -74,8 +78,9 @@ impl Core {
             .create()
             .and_then(|()| folder.write_meta(&meta))
             .map_err(CoreError::workspace)?;
+        // A stopped session whose stored files are yet to be deleted does not come back with them.
         let stored = Stored {
-            restore_pending: true,
+            restore_pending: !tombstone::hides_manifest(&self.parts.work_root, ids),
             ..Stored::default()
         };
         let session = self.session_of(folder, meta, stored)?;
@@ -113,8 +118,8 @@ impl Core {
             running: Mutex::default(),
             sandbox: tokio::sync::Mutex::default(),
             stored: tokio::sync::Mutex::new(stored),
-            closed: AtomicBool::new(false),
-            gone: watch::Sender::new(false),
+            in_use: tokio::sync::RwLock::default(),
+            stage: watch::Sender::new(Stage::Open),
         }))
     }
 
@@ -182,7 +187,10 @@ impl Core {
     pub(super) async fn ensure_live(&self, session: &Session) -> Result<Arc<Live>, CoreError> {
         let mut state = session.sandbox.lock().await;
         if let Some(live) = state.live.clone() {
-            if live.kernel.is_connected() || self.wait_for_redial(&live).await {
+            if live.kernel.is_connected()
+                || self.is_starting(&live).await
+                || self.wait_for_redial(&live).await
+            {
                 return Ok(live);
             }
             tracing::warn!(session = %session.key, container = live.handle.container_id, "the sandbox is gone; a new one takes its place");
@@ -198,6 +206,13 @@ impl Core {
         let live = self.make_sandbox(session).await?;
         state.live = Some(live.clone());
         Ok(live)
+    }
+
+    /// Made by this service and never heard of yet: it may be busy importing SANDBOX_PRELOAD.
+    async fn is_starting(&self, live: &Live) -> bool {
+        !live.adopted.load(Ordering::Acquire)
+            && !live.kernel.has_hung_up()
+            && self.backend().is_alive(&live.handle).await
     }
 
     async fn wait_for_redial(&self, live: &Live) -> bool {
@@ -221,7 +236,10 @@ impl Core {
             .map_err(CoreError::workspace)?;
         let handle = self.backend().create(&self.spec(session)).await?;
         let _kernel_listens = init_pid.send(handle.init_pid);
-        session.save_meta(|meta| meta.sandbox = Some(handle.clone()))?;
+        if let Err(error) = session.save_meta(|meta| meta.sandbox = Some(handle.clone())) {
+            self.remove_sandbox(&handle).await;
+            return Err(error);
+        }
         tracing::info!(session = %session.key, container = handle.container_id, "sandbox started");
         Ok(self.live(handle, kernel, Some(permit), false).await)
     }
@@ -287,14 +305,6 @@ impl Core {
             },
             preload: settings.preload.clone(),
         }
-    }
-
-    /// How many sandboxes are alive.
-    pub fn live_sandboxes(&self) -> usize {
-        self.parts
-            .sandbox
-            .max_total
-            .saturating_sub(self.capacity.available_permits())
     }
 
     /// Whether new work is still accepted.

@@ -6,6 +6,8 @@ use crate::model::execution::MimeBundle;
 
 /// Pictures and tables of one execution; beyond this they are left out and `truncated` says so.
 const MAX_RESULT_BYTES: usize = 8 << 20;
+/// What an empty bundle or value costs all the same.
+const OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug)]
 pub struct Output {
@@ -56,8 +58,9 @@ impl Output {
     pub fn push_bundle(&mut self, bundle: MimeBundle) -> bool {
         let size: usize = bundle
             .iter()
-            .map(|(mime, value)| mime.len() + value.len())
+            .map(|(mime, value)| mime.len() + value.len() + OVERHEAD_BYTES)
             .sum();
+        let size = size + OVERHEAD_BYTES;
         if self.results_used + size > MAX_RESULT_BYTES {
             self.truncated = true;
             return false;

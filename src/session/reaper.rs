@@ -7,11 +7,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+
 use super::folder::now_ms;
 use super::registry::Session;
 use super::{Core, folder, tombstone};
 use crate::sandbox::SandboxHandle;
-use crate::store::SessionPrefix;
+
+/// A slow store must not put off the end of one session because of another.
+const SESSIONS_AT_ONCE: usize = 8;
 
 impl Core {
     /// Runs until the service ends.
@@ -25,22 +29,29 @@ impl Core {
     }
 
     pub async fn reap_once(&self) {
-        for session in self.registry.all() {
-            if session.is_closed() {
-                continue;
-            }
-            if self.is_expired(&session) {
-                if let Err(error) = self.expire(&session).await {
-                    tracing::error!(session = %session.key, ?error, "an expired session could not be removed");
-                }
-                continue;
-            }
-            self.drop_dead_sandbox(&session).await;
-            self.catch_up(&session).await;
-        }
+        let sessions = futures_util::stream::iter(self.registry.all());
+        let looks = sessions.for_each_concurrent(SESSIONS_AT_ONCE, |session| async move {
+            self.look_after(&session).await
+        });
+        looks.await;
         self.remove_orphans().await;
         self.delete_due_objects().await;
-        folder::empty_trash(&self.parts.work_root);
+        let work_root = self.parts.work_root.clone();
+        let _emptied = tokio::task::spawn_blocking(move || folder::empty_trash(&work_root)).await;
+    }
+
+    async fn look_after(&self, session: &Arc<Session>) {
+        if session.is_closed() {
+            return;
+        }
+        if !self.is_expired(session) {
+            self.drop_dead_sandbox(session).await;
+            self.catch_up(session).await;
+            return;
+        }
+        if let Err(error) = self.expire(session).await {
+            tracing::error!(session = %session.key, ?error, "an expired session could not be removed");
+        }
     }
 
     fn is_expired(&self, session: &Session) -> bool {
@@ -131,43 +142,12 @@ impl Core {
         owned
     }
 
-    /// Deletes what expired sessions stored, once no link to it works any more. A new session of the same ids keeps its own.
+    /// Deletes what removed sessions stored, once no link to it works any more.
     async fn delete_due_objects(&self) {
         for note in tombstone::due(&self.parts.work_root, now_ms()) {
-            let key = note.ids.key();
-            let prefix = SessionPrefix::new(&self.parts.s3.prefix_root, &key);
-            let outcome = match self.registry.find(&key) {
-                None => self.delete_prefix(&prefix).await.map(|_| ()),
-                Some(session) => self.delete_all_but_current(&session).await,
-            };
-            match outcome {
-                Ok(()) => {
-                    if let Err(error) = note.remove(&self.parts.work_root) {
-                        tracing::warn!(%error, "a tombstone could not be removed");
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(session = %key, %error, "stored files of a removed session cannot be deleted yet")
-                }
+            if let Err(error) = self.delete_stored(&note).await {
+                tracing::warn!(session = %note.ids.key(), %error, "stored files of a removed session cannot be deleted yet");
             }
         }
-    }
-
-    async fn delete_all_but_current(&self, session: &Session) -> Result<(), super::CoreError> {
-        // Held during the deletion, so that nothing is stored between the look and the deed.
-        let stored = session.stored.lock().await;
-        let current: HashSet<String> = stored
-            .manifest
-            .entries
-            .keys()
-            .filter_map(|path| session.prefix.object(path).ok())
-            .collect();
-        let keys = self.parts.store.list(&session.prefix.objects()).await?;
-        let old: Vec<String> = keys
-            .into_iter()
-            .filter(|key| !current.contains(key))
-            .collect();
-        self.parts.store.delete(&old).await?;
-        Ok(())
     }
 }

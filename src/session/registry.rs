@@ -42,8 +42,19 @@ pub struct Session {
     pub running: Mutex<Option<Running>>,
     pub sandbox: tokio::sync::Mutex<SandboxState>,
     pub stored: tokio::sync::Mutex<Stored>,
-    pub closed: AtomicBool,
-    pub gone: watch::Sender<bool>,
+    /// Held for reading while a caller's file is put in place, so that nobody removes the folder under it.
+    pub in_use: tokio::sync::RwLock<()>,
+    pub stage: watch::Sender<Stage>,
+}
+
+/// Whether a session may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Open,
+    /// Being removed; it may yet turn out that it has to stay.
+    Closing,
+    /// Gone from disk and from the registry.
+    Gone,
 }
 
 #[derive(Default)]
@@ -136,7 +147,33 @@ impl Session {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        *self.stage.borrow() != Stage::Open
+    }
+
+    /// Takes the session out of use; false if somebody else has done so already.
+    pub fn close(&self) -> bool {
+        self.stage.send_if_modified(|stage| {
+            let was_open = *stage == Stage::Open;
+            if was_open {
+                *stage = Stage::Closing;
+            }
+            was_open
+        })
+    }
+
+    /// After a removal that could not be carried out.
+    pub fn reopen(&self) {
+        self.stage.send_replace(Stage::Open);
+    }
+
+    /// A place among those who work on the files of an open session.
+    pub async fn enter(&self) -> Result<tokio::sync::RwLockReadGuard<'_, ()>, CoreError> {
+        let place = self.in_use.read().await;
+        if self.is_closed() {
+            let text = "the session was removed meanwhile; try again";
+            return Err(CoreError::Unavailable(text.to_owned()));
+        }
+        Ok(place)
     }
 
     pub fn meta(&self) -> MutexGuard<'_, Meta> {
@@ -154,9 +191,9 @@ impl Session {
         self.folder.write_meta(&meta).map_err(CoreError::workspace)
     }
 
-    /// Resolves when a closed session has left disk and registry.
-    pub async fn wait_until_gone(&self) {
-        let mut gone = self.gone.subscribe();
-        let _sender_dropped = gone.wait_for(|gone| *gone).await;
+    /// Resolves when a closing session is gone, or open again.
+    pub async fn wait_until_settled(&self) {
+        let mut stage = self.stage.subscribe();
+        let _sender_dropped = stage.wait_for(|stage| *stage != Stage::Closing).await;
     }
 }

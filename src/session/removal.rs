@@ -1,14 +1,13 @@
-//! The end of a session: stopped by a caller or expired. Container first, then what is stored, then the folder.
+//! The end of a session: stopped by a caller or expired. Container first, then its note, its folder, what is stored.
 //! Never deletes a folder whose files should live on in the store before they are stored.
 //! Invariant: after a crash at any point the next start finishes the job or finds the session whole.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Core;
 use super::error::CoreError;
-use super::folder::now_ms;
-use super::registry::Session;
+use super::folder::{empty_trash, now_ms};
+use super::registry::{Session, Stage};
 use super::tombstone::Tombstone;
 use crate::model::ids::SessionIds;
 use crate::store::SessionPrefix;
@@ -26,86 +25,119 @@ pub struct Deleted {
 impl Core {
     /// Removes a session at once, its stored files too if `DELETE_S3_ON_CLEANUP` says so.
     pub async fn stop(&self, ids: &SessionIds) -> Result<Deleted, CoreError> {
-        let mut deleted = Deleted::default();
-        let found = self.registry.find(&ids.key());
-        if let Some(session) = &found {
-            if session.closed.swap(true, Ordering::AcqRel) {
-                session.wait_until_gone().await;
+        loop {
+            let Some(session) = self.registry.find(&ids.key()) else {
+                let mut deleted = Deleted::default();
+                self.delete_stored_now(ids, &mut deleted).await?;
                 return Ok(deleted);
-            }
-            deleted.container = self.end_sandbox(session).await;
-        }
-        let _no_cell_runs = match &found {
-            Some(session) => Some(session.turn.lock().await),
-            None => None,
-        };
-        if self.parts.s3.delete_on_cleanup {
-            let prefix = SessionPrefix::new(&self.parts.s3.prefix_root, &ids.key());
-            match self.delete_prefix(&prefix).await {
-                Ok(count) => deleted.objects = count,
-                Err(error) => {
-                    tracing::warn!(%error, "stored files cannot be deleted now; the reaper will");
-                    Tombstone::new(ids, now_ms())
-                        .write(&self.parts.work_root)
-                        .map_err(CoreError::workspace)?;
-                    deleted.objects_pending = true;
+            };
+            if session.close() {
+                let deleted = self.stop_closed(&session).await;
+                if deleted.is_err() && *session.stage.borrow() == Stage::Closing {
+                    session.reopen();
                 }
+                return deleted;
             }
+            session.wait_until_settled().await;
         }
-        if let Some(session) = &found {
-            deleted.workspace = self.remove_folder(session)?;
-            tracing::info!(session = %session.key, ?deleted, "session stopped");
+    }
+
+    async fn stop_closed(&self, session: &Arc<Session>) -> Result<Deleted, CoreError> {
+        let mut deleted = Deleted {
+            container: self.end_sandbox(session).await,
+            ..Deleted::default()
+        };
+        let _no_cell_runs = session.turn.lock().await;
+        let _no_file_comes = session.in_use.write().await;
+        if self.parts.s3.delete_on_cleanup {
+            self.write_tombstone(&session.ids, now_ms())?;
+        } else {
+            self.store_everything(session).await?;
         }
+        deleted.workspace = self.remove_folder(session)?;
+        self.delete_stored_now(&session.ids, &mut deleted).await?;
+        tracing::info!(session = %session.key, ?deleted, "session stopped");
         Ok(deleted)
     }
 
-    /// Removes an expired session. False if it must stay for now, because its files are not stored yet.
+    /// Deletes what is stored of a session that has just ended, or leaves a note to do so later.
+    async fn delete_stored_now(
+        &self,
+        ids: &SessionIds,
+        deleted: &mut Deleted,
+    ) -> Result<(), CoreError> {
+        if !self.parts.s3.delete_on_cleanup {
+            return Ok(());
+        }
+        let note = Tombstone::new(ids, now_ms());
+        match self.delete_stored(&note).await {
+            Ok(count) => deleted.objects = count,
+            Err(error) => {
+                tracing::warn!(%error, "stored files cannot be deleted now; the reaper will");
+                note.write(&self.parts.work_root)
+                    .map_err(CoreError::workspace)?;
+                deleted.objects_pending = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an expired session. False if it must stay for now: it is in use, or its files are not stored yet.
     pub(super) async fn expire(&self, session: &Arc<Session>) -> Result<bool, CoreError> {
-        let Ok(_no_cell_runs) = session.turn.try_lock() else {
+        let (Ok(_no_cell_runs), Ok(_no_file_comes)) =
+            (session.turn.try_lock(), session.in_use.try_write())
+        else {
             return Ok(false);
         };
-        if session.closed.swap(true, Ordering::AcqRel) {
+        if !session.close() {
             return Ok(false);
         }
         self.end_sandbox(session).await;
-        if let Err(error) = self.settle_store(session).await {
-            tracing::warn!(session = %session.key, %error, "an expired session keeps its folder until the store can be reached");
+        let settled = match self.parts.s3.delete_on_cleanup {
+            true => self.leave_to_links(session).await,
+            false => self.store_everything(session).await,
+        };
+        if let Err(error) = settled.and_then(|()| self.remove_folder(session)) {
+            tracing::warn!(session = %session.key, %error, "an expired session stays until it can be removed");
             session.sandbox.lock().await.lost = true;
-            session.closed.store(false, Ordering::Release);
+            session.reopen();
             return Ok(false);
         }
-        self.remove_folder(session)?;
         tracing::info!(session = %session.key, "session expired");
         Ok(true)
     }
 
-    /// What expiry means for the store: everything in it, or everything out of it once the links have run out.
-    async fn settle_store(&self, session: &Arc<Session>) -> Result<(), CoreError> {
-        if !self.parts.s3.delete_on_cleanup {
-            let (_, report) = self
-                .sync_workspace(session, self.parts.s3.presign_expires)
-                .await?;
-            return report
-                .error
-                .map_or(Ok(()), |error| Err(CoreError::Unavailable(error)));
-        }
+    /// Nothing is to be lost with the folder: whatever is in it must be stored.
+    async fn store_everything(&self, session: &Arc<Session>) -> Result<(), CoreError> {
+        let (_, report) = self
+            .sync_workspace(session, self.parts.s3.presign_expires)
+            .await?;
+        report
+            .error
+            .map_or(Ok(()), |error| Err(CoreError::Unavailable(error)))
+    }
+
+    /// What is stored stays just as long as links to it work; without its manifest it does not come back.
+    async fn leave_to_links(&self, session: &Session) -> Result<(), CoreError> {
         let links_until_ms = session.meta().links_until_ms;
-        let nothing_stored = {
-            let stored = session.stored.lock().await;
-            stored.manifest.entries.is_empty() && !stored.behind && !stored.restore_pending
-        };
-        if nothing_stored {
-            return Ok(());
-        }
-        Tombstone::new(&session.ids, links_until_ms)
-            .write(&self.parts.work_root)
-            .map_err(CoreError::workspace)?;
-        // Without its manifest the prefix is just what old links point to: a new session of these ids starts empty.
+        let note = self.write_tombstone(&session.ids, links_until_ms)?;
         self.parts
             .store
             .delete(&[session.prefix.manifest()])
             .await?;
-        Ok(())
+        note.reveal_manifest(&self.parts.work_root)
+            .map_err(CoreError::workspace)
+    }
+
+    fn write_tombstone(
+        &self,
+        ids: &SessionIds,
+        delete_after_ms: u64,
+    ) -> Result<Tombstone, CoreError> {
+        let note = Tombstone::new(ids, delete_after_ms);
+        note.write(&self.parts.work_root)
+            .map_err(CoreError::workspace)?;
+        Ok(note)
     }
 
     async fn end_sandbox(&self, session: &Session) -> bool {
@@ -116,21 +148,60 @@ impl Core {
     }
 
     fn remove_folder(&self, session: &Arc<Session>) -> Result<bool, CoreError> {
+        let work_root = self.parts.work_root.clone();
         let removed = session
             .folder
-            .move_to_trash(&self.parts.work_root)
-            .map_err(CoreError::workspace);
+            .move_to_trash(&work_root)
+            .map_err(CoreError::workspace)?;
         self.registry.forget(&session.key, Some(session));
-        session.gone.send_replace(true);
-        let work_root = self.parts.work_root.clone();
-        tokio::task::spawn_blocking(move || super::folder::empty_trash(&work_root));
-        removed
+        session.stage.send_replace(Stage::Gone);
+        tokio::task::spawn_blocking(move || empty_trash(&work_root));
+        Ok(removed)
     }
 
-    pub(super) async fn delete_prefix(&self, prefix: &SessionPrefix) -> Result<usize, CoreError> {
-        let keys = self.parts.store.list(&prefix.objects()).await?;
-        let deleted = self.parts.store.delete(&keys).await?;
-        self.parts.store.delete(&[prefix.manifest()]).await?;
+    /// Carries a note out and removes it. A session of the same ids that is open by now keeps what is its own, and
+    /// none can be opened while the prefix of a closed one is being deleted.
+    pub(super) async fn delete_stored(&self, note: &Tombstone) -> Result<usize, CoreError> {
+        let key = note.ids.key();
+        let prefix = SessionPrefix::new(&self.parts.s3.prefix_root, &key);
+        let slot = self.registry.slot(&key);
+        let opened = slot
+            .session
+            .get_or_try_init(|| async { Err(self.delete_prefix(&prefix).await) })
+            .await
+            .cloned();
+        drop(slot);
+        let deleted = match opened {
+            Ok(session) => self.delete_all_but_current(&session).await,
+            Err(deleted) => {
+                self.registry.forget(&key, None);
+                deleted
+            }
+        }?;
+        note.remove(&self.parts.work_root)
+            .map_err(CoreError::workspace)?;
         Ok(deleted)
+    }
+
+    /// The manifest goes first: what it names must not come back half deleted.
+    async fn delete_prefix(&self, prefix: &SessionPrefix) -> Result<usize, CoreError> {
+        self.parts.store.delete(&[prefix.manifest()]).await?;
+        let keys = self.parts.store.list(&prefix.objects()).await?;
+        Ok(self.parts.store.delete(&keys).await?)
+    }
+
+    async fn delete_all_but_current(&self, session: &Session) -> Result<usize, CoreError> {
+        // Held during the deletion, so that nothing is stored between the look and the deed.
+        let stored = session.stored.lock().await;
+        let current = stored.manifest.entries.keys();
+        let current: std::collections::HashSet<String> = current
+            .filter_map(|path| session.prefix.object(path).ok())
+            .collect();
+        let keys = self.parts.store.list(&session.prefix.objects()).await?;
+        let old: Vec<String> = keys
+            .into_iter()
+            .filter(|key| !current.contains(key))
+            .collect();
+        Ok(self.parts.store.delete(&old).await?)
     }
 }

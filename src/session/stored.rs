@@ -43,19 +43,18 @@ impl Core {
             stored.restore_pending = false;
             return Ok(false);
         };
-        // What was made since stays; what was stored before fills the gaps.
-        let mut merged = manifest;
-        let made_since = std::mem::take(&mut stored.manifest.entries);
-        let restored = store::restore_all(
+        let (restored, outcome) = store::restore_all(
             &self.parts.store,
             &session.prefix,
             &session.workspace,
-            &mut merged,
+            manifest,
         )
         .await;
-        merged.entries.extend(made_since);
-        stored.manifest = merged;
-        let count = restored?;
+        // What was made since stays; what was stored before fills the gaps.
+        for (path, entry) in restored {
+            stored.manifest.entries.entry(path).or_insert(entry);
+        }
+        let count = outcome?;
         stored.restore_pending = false;
         self.keep_manifest(session, stored);
         tracing::info!(session = %session.key, files = count, "files restored from the store");
@@ -95,7 +94,10 @@ impl Core {
         let mut stored = session.stored.lock().await;
         let restore_error = self.restore_if_pending(session, &mut stored).await.err();
         let report = self.walk(session, stored.manifest.entries.len()).await?;
+        let was_behind = std::mem::replace(&mut stored.behind, true);
         let mut outcome = self.sync_report(session, &mut stored, report).await;
+        self.finish_sync(session, &mut stored, &mut outcome, was_behind)
+            .await;
         if let Some(error) = restore_error {
             outcome.error.get_or_insert_with(|| error.to_string());
         }
@@ -119,16 +121,14 @@ impl Core {
             &mut stored.manifest,
             report,
         );
-        let mut outcome = match tokio::time::timeout(MAX_SYNC_TIME, sync).await {
+        match tokio::time::timeout(MAX_SYNC_TIME, sync).await {
             Ok(outcome) => outcome,
             Err(_) => SyncOutcome {
                 error: Some(StoreError::TimedOut.to_string()),
                 manifest_changed: true,
                 ..SyncOutcome::default()
             },
-        };
-        self.finish_sync(session, stored, &mut outcome).await;
-        outcome
+        }
     }
 
     /// Syncs files that the service itself put there, so that no later cell is credited with them.
@@ -138,6 +138,8 @@ impl Core {
         paths: &[WorkspacePath],
     ) -> SyncReport {
         let mut stored = session.stored.lock().await;
+        let restore_error = self.restore_if_pending(session, &mut stored).await.err();
+        let was_behind = std::mem::replace(&mut stored.behind, true);
         let sync = store::sync_paths(
             &self.parts.store,
             &session.prefix,
@@ -146,16 +148,26 @@ impl Core {
             paths,
         );
         let mut outcome = sync.await;
-        self.finish_sync(session, &mut stored, &mut outcome).await;
+        outcome.error = outcome
+            .error
+            .or(restore_error.map(|error| error.to_string()));
+        self.finish_sync(session, &mut stored, &mut outcome, was_behind)
+            .await;
         into_report(outcome)
     }
 
     /// Puts the manifest where the next service and the next sandbox find it; the stored copy goes last.
-    async fn finish_sync(&self, session: &Session, stored: &mut Stored, outcome: &mut SyncOutcome) {
-        if outcome.manifest_changed {
+    /// While it is under way the session counts as behind, so that a sync cut short is done again. As long as the store
+    /// has not been asked what it holds, neither copy is written: it would hide what is stored from the next service.
+    async fn finish_sync(
+        &self,
+        session: &Session,
+        stored: &mut Stored,
+        outcome: &mut SyncOutcome,
+        was_behind: bool,
+    ) {
+        if (outcome.manifest_changed || was_behind) && !stored.restore_pending {
             self.keep_manifest(session, stored);
-        }
-        if (outcome.manifest_changed || stored.behind) && !stored.restore_pending {
             let json = stored.manifest.stored_only().to_json();
             let put = self
                 .parts
@@ -166,10 +178,9 @@ impl Core {
                 outcome.error.get_or_insert_with(|| error.to_string());
             }
         }
-        stored.behind =
-            outcome.error.is_some() || (stored.restore_pending && outcome.manifest_changed);
-        if let Some(error) = &outcome.error {
-            tracing::warn!(session = %session.key, error, "the store is behind; it will be tried again");
+        stored.behind = outcome.error.is_some() || stored.restore_pending;
+        if outcome.error.is_some() {
+            tracing::warn!(session = %session.key, "the store is behind; it will be tried again");
         }
     }
 
@@ -215,11 +226,10 @@ impl Core {
     ) -> Result<String, CoreError> {
         let key = session.prefix.object(path)?;
         let needed_ms = now_ms() + expires_in.as_millis() as u64;
+        let until_ms = needed_ms + expires_in.as_millis() as u64 / 2;
         if session.meta().links_until_ms < needed_ms {
             // Half as long again, so that not every link costs a write to disk.
-            session.save_meta(|meta| {
-                meta.links_until_ms = needed_ms + expires_in.as_millis() as u64 / 2
-            })?;
+            session.save_meta(|meta| meta.links_until_ms = meta.links_until_ms.max(until_ms))?;
         }
         Ok(self
             .parts
@@ -235,6 +245,7 @@ impl Core {
         paths: &[WorkspacePath],
     ) -> Result<(), CoreError> {
         let mut stored = session.stored.lock().await;
+        let was_behind = std::mem::replace(&mut stored.behind, true);
         let mut outcome = SyncOutcome {
             manifest_changed: true,
             ..SyncOutcome::default()
@@ -251,7 +262,8 @@ impl Core {
         } else {
             stored.manifest.mark_gone(paths);
         }
-        self.finish_sync(session, &mut stored, &mut outcome).await;
+        self.finish_sync(session, &mut stored, &mut outcome, was_behind)
+            .await;
         Ok(())
     }
 }
@@ -273,7 +285,13 @@ pub(super) async fn read_stored_manifest(
     prefix: &SessionPrefix,
 ) -> Result<Option<Manifest>, StoreError> {
     match store.get_all(&prefix.manifest(), MAX_MANIFEST_BYTES).await {
-        Ok(bytes) => Ok(Manifest::from_json(&bytes)),
+        // One that cannot be read is not none: writing over it would lose what it names.
+        Ok(bytes) => Manifest::from_json(&bytes)
+            .map(Some)
+            .ok_or(StoreError::Failed {
+                action: "give a manifest of this version",
+                reason: "it cannot be parsed".to_owned(),
+            }),
         Err(StoreError::NotFound) => Ok(None),
         Err(error) => Err(error),
     }

@@ -14,6 +14,9 @@ use crate::model::ids::SessionIds;
 pub struct Tombstone {
     pub ids: SessionIds,
     pub delete_after_ms: u64,
+    /// The stored manifest could not be deleted yet; it must not bring the session's files back.
+    #[serde(default)]
+    pub hides_manifest: bool,
 }
 
 impl Tombstone {
@@ -21,6 +24,7 @@ impl Tombstone {
         Self {
             ids: ids.clone(),
             delete_after_ms,
+            hides_manifest: true,
         }
     }
 
@@ -37,13 +41,29 @@ impl Tombstone {
         write_whole(&root, &self.file_name(), &bytes)
     }
 
+    /// From here on the session's manifest is a new one's.
+    pub fn reveal_manifest(mut self, work_root: &Path) -> io::Result<()> {
+        self.hides_manifest = false;
+        self.write(work_root)
+    }
+
     pub fn remove(&self, work_root: &Path) -> io::Result<()> {
-        fs::remove_file(tombstones_root(work_root).join(self.file_name()))
+        match fs::remove_file(tombstones_root(work_root).join(self.file_name())) {
+            // Not every removal needed a note.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn file_name(&self) -> String {
         format!("{}.json", self.ids.key().session_key)
     }
+}
+
+/// Whether what the store has of a session is only waiting to be deleted.
+pub fn hides_manifest(work_root: &Path, ids: &SessionIds) -> bool {
+    let path = tombstones_root(work_root).join(Tombstone::new(ids, 0).file_name());
+    read(&path).is_some_and(|tombstone| tombstone.hides_manifest)
 }
 
 /// The notes whose time has come.

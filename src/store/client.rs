@@ -1,6 +1,7 @@
 //! The few S3 calls the service makes, over `aws-sdk-s3`.
 //! Knows nothing of workspaces or manifests. Invariant: every call is bounded in time and retried by the SDK.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
@@ -18,10 +19,14 @@ use aws_sdk_s3::types::{
     BucketLocationConstraint, CreateBucketConfiguration, Delete, ObjectIdentifier,
 };
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::settings::S3Settings;
 
 const DELETE_BATCH: usize = 1000;
+const MAX_BODY_SILENCE: Duration = Duration::from_secs(30);
+/// Files, and parts of files, of all sessions together that may be in memory on their way to the store.
+const MAX_BUFFERS: usize = 16;
 /// What RFC 8187 lets stand unescaped is letters, digits and these.
 const ESCAPED_IN_HEADER: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
     .remove(b'-')
@@ -32,7 +37,8 @@ const ESCAPED_IN_HEADER: &percent_encoding::AsciiSet = &percent_encoding::NON_AL
 pub enum StoreError {
     #[error("no such object")]
     NotFound,
-    #[error("the S3 store failed to {action}: {reason}")]
+    /// The reason may name addresses and paths of the operator's; it is logged, not shown.
+    #[error("the S3 store failed to {action}")]
     Failed {
         action: &'static str,
         reason: String,
@@ -50,6 +56,8 @@ pub struct ObjectStore {
     signer: Client,
     pub(super) bucket: String,
     region: String,
+    pub(super) file_buffers: Arc<Semaphore>,
+    pub(super) part_buffers: Arc<Semaphore>,
 }
 
 /// How the service reaches its S3, once it is decided which one that is.
@@ -85,6 +93,8 @@ impl ObjectStore {
             signer: client_for(settings.public_endpoint_url.as_ref().or(endpoint.as_ref())),
             bucket: settings.bucket.clone(),
             region: settings.region.clone(),
+            file_buffers: Arc::new(Semaphore::new(MAX_BUFFERS)),
+            part_buffers: Arc::new(Semaphore::new(MAX_BUFFERS)),
         }
     }
 
@@ -148,7 +158,10 @@ impl ObjectStore {
             .await
         {
             Ok(answer) => Ok(answer.body),
-            Err(error) if status_of(&error) == Some(404) => Err(StoreError::NotFound),
+            // Only the store's own word counts: a proxy's 404 must not make a session look empty.
+            Err(error) if error.as_service_error().is_some_and(|e| e.is_no_such_key()) => {
+                Err(StoreError::NotFound)
+            }
             Err(error) => Err(failed("read an object", error)),
         }
     }
@@ -156,13 +169,13 @@ impl ObjectStore {
     pub async fn get_all(&self, key: &str, max_bytes: usize) -> Result<Vec<u8>, StoreError> {
         let mut body = self.get(key).await?;
         let mut all = Vec::new();
-        while let Some(chunk) = body.next().await {
-            all.extend_from_slice(&chunk.map_err(|error| broken_body(&error))?);
+        while let Some(chunk) = next_chunk(&mut body).await? {
+            all.extend_from_slice(&chunk);
             if all.len() > max_bytes {
-                return Err(StoreError::Failed {
-                    action: "read an object",
-                    reason: format!("{key} is larger than {max_bytes} bytes"),
-                });
+                return Err(failed_because(
+                    "read an object",
+                    format!("{key} is larger than {max_bytes} bytes"),
+                ));
             }
         }
         Ok(all)
@@ -213,10 +226,7 @@ impl ObjectStore {
                     .or(error.code())
                     .unwrap_or("no reason given")
                     .to_owned();
-                return Err(StoreError::Failed {
-                    action: "delete objects",
-                    reason,
-                });
+                return Err(failed_because("delete objects", reason));
             }
         }
         Ok(keys.len())
@@ -271,16 +281,21 @@ fn status_of<E>(error: &SdkError<E>) -> Option<u16> {
 }
 
 pub(super) fn failed<E: std::error::Error>(action: &'static str, error: E) -> StoreError {
-    StoreError::Failed {
-        action,
-        reason: DisplayErrorContext(&error).to_string(),
-    }
+    failed_because(action, DisplayErrorContext(&error).to_string())
 }
 
-pub(super) fn broken_body<E: std::error::Error>(error: &E) -> StoreError {
-    StoreError::Failed {
-        action: "read an object",
-        reason: error.to_string(),
+fn failed_because(action: &'static str, reason: String) -> StoreError {
+    tracing::warn!(action, reason, "the S3 store failed");
+    StoreError::Failed { action, reason }
+}
+
+/// The next part of a body; one that stops coming is given up.
+pub(super) async fn next_chunk(body: &mut ByteStream) -> Result<Option<Bytes>, StoreError> {
+    match tokio::time::timeout(MAX_BODY_SILENCE, body.next()).await {
+        Ok(chunk) => chunk
+            .transpose()
+            .map_err(|error| failed("read an object", error)),
+        Err(_) => Err(StoreError::TimedOut),
     }
 }
 

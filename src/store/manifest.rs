@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::path::WorkspacePath;
 use crate::workspace::FileFacts;
 
-/// Stored objects whose file is gone are remembered, so that links and inputs find them; the oldest go first.
+/// Stored objects whose file is gone are remembered, so that links and inputs find them; beyond this some are forgotten.
 const MAX_ABSENT: usize = 2000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

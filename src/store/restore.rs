@@ -1,6 +1,7 @@
 //! Bringing stored files back into a workspace.
 //! Never overwrites a file that is there. Invariant: a restored file has the content the manifest names.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -8,53 +9,62 @@ use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 
 use super::SessionPrefix;
-use super::client::{ObjectStore, StoreError, broken_body};
+use super::client::{ObjectStore, StoreError, next_chunk};
 use super::manifest::{Entry, Manifest};
 use crate::model::path::WorkspacePath;
 use crate::workspace::Workspace;
 
 const FILES_AT_ONCE: usize = 8;
 
-/// Restores every file the manifest says is present. An object that is missing is dropped from the manifest with a
-/// warning; a store that fails is an error, and nothing is forgotten.
+/// Restores every file that the manifest says is present and that is not there. Gives the entries it dealt with, and
+/// why it stopped if the store failed. A file that cannot be restored is no reason to keep the others away: its entry
+/// stays, as one whose file is gone.
 pub async fn restore_all(
     store: &ObjectStore,
     prefix: &SessionPrefix,
     workspace: &Arc<Workspace>,
-    manifest: &mut Manifest,
-) -> Result<usize, StoreError> {
-    let wanted: Vec<_> = manifest
+    manifest: Manifest,
+) -> (BTreeMap<WorkspacePath, Entry>, Result<usize, StoreError>) {
+    let jobs: Vec<_> = manifest
         .entries
-        .iter()
-        .filter(|(_, entry)| entry.present)
-        .map(|(path, entry)| (path.clone(), entry.clone()))
-        .collect();
-    let jobs: Vec<_> = wanted
         .into_iter()
         .map(|(path, entry)| async move {
-            let restored = restore_file(store, prefix, workspace, &path, &entry).await;
-            (path, restored)
+            let restored = match entry.present {
+                true => restore_file(store, prefix, workspace, &path, &entry).await,
+                false => Ok(entry.clone()),
+            };
+            (path, entry, restored)
         })
         .collect();
     let mut results = futures_util::stream::iter(jobs).buffer_unordered(FILES_AT_ONCE);
+    let mut entries = BTreeMap::new();
     let mut count = 0;
-    while let Some((path, restored)) = results.next().await {
+    while let Some((path, entry, restored)) = results.next().await {
         match restored {
-            Ok(entry) => {
-                count += 1;
-                manifest.entries.insert(path, entry);
+            Ok(restored) => {
+                count += usize::from(restored.present);
+                entries.insert(path, restored);
             }
             Err(StoreError::NotFound) => {
                 tracing::warn!(
                     path = path.to_text(),
                     "an object that the manifest names is missing"
                 );
-                manifest.entries.remove(&path);
             }
-            Err(error) => return Err(error),
+            Err(StoreError::File(error)) => {
+                tracing::warn!(path = path.to_text(), %error, "a stored file could not be restored");
+                entries.insert(
+                    path,
+                    Entry {
+                        present: false,
+                        ..entry
+                    },
+                );
+            }
+            Err(error) => return (entries, Err(error)),
         }
     }
-    Ok(count)
+    (entries, Ok(count))
 }
 
 /// Restores one stored file, also one that is no longer present in the workspace.
@@ -83,23 +93,28 @@ async fn restore_file(
     path: &WorkspacePath,
     entry: &Entry,
 ) -> Result<Entry, StoreError> {
+    if let Ok(facts) = workspace.facts(path) {
+        // Made since, and newer than what is stored: the next sync reads it.
+        return Ok(Entry {
+            facts,
+            settled: false,
+            present: true,
+            ..entry.clone()
+        });
+    }
     let key = prefix.object(path).map_err(|_| StoreError::NotFound)?;
     let mut body = store.get(&key).await?;
     let (workspace, path) = (workspace.clone(), path.clone());
     let mut new_file = workspace.begin_file(&path)?;
     let mut hasher = Sha256::new();
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|error| broken_body(&error))?;
+    while let Some(chunk) = next_chunk(&mut body).await? {
         hasher.update(&chunk);
         new_file.file.write_all(&chunk)?;
     }
     let sha256 = hex::encode(hasher.finalize());
     if sha256 != entry.sha256 {
-        let reason = "the stored content is not what the manifest names".to_owned();
-        return Err(StoreError::Failed {
-            action: "restore a file",
-            reason,
-        });
+        let problem = "the stored content is not what the manifest names";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem).into());
     }
     match new_file.publish_new(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),

@@ -155,6 +155,9 @@ async fn sync_file(
     let Ok(key) = prefix.object(path) else {
         return FileOutcome::Skipped("the name is too long for an S3 key");
     };
+    let Ok(_buffer) = store.file_buffers.acquire().await else {
+        return FileOutcome::Skipped("the store is closing");
+    };
     let snapshot = match upload::snapshot(workspace.clone(), path.clone()).await {
         Ok(snapshot) => snapshot,
         Err(reason) => return FileOutcome::Skipped(reason),

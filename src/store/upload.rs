@@ -39,7 +39,7 @@ enum Content {
     Large(Arc<File>),
 }
 
-/// None if the file is gone or kept changing; the text says which.
+/// A file's content at this moment, or why there is none to be had.
 pub(super) async fn snapshot(
     workspace: Arc<Workspace>,
     path: WorkspacePath,
@@ -198,9 +198,14 @@ impl ObjectStore {
         let mut sending = FuturesUnordered::new();
         let mut parts = Vec::new();
         for number in 1..=size.div_ceil(PART_BYTES) {
+            let buffer = self.part_buffers.acquire().await;
             let bytes;
             (hasher, bytes) = read_part(file.clone(), hasher, number, size).await?;
-            sending.push(self.send_part(key, upload_id, number as i32, bytes));
+            let part = self.send_part(key, upload_id, number as i32, bytes);
+            sending.push(async move {
+                let _until_sent = buffer;
+                part.await
+            });
             if sending.len() >= PARTS_AT_ONCE
                 && let Some(part) = sending.next().await
             {

@@ -16,7 +16,7 @@ pub use delete::remove_tree;
 pub use files::{FileFacts, NewFile, OpenedFile};
 pub use walk::{WalkBudget, WalkReport};
 
-/// The files of one session. Cheap to clone is not needed: sessions share it behind an `Arc`.
+/// The files of one session.
 #[derive(Debug)]
 pub struct Workspace {
     root: OwnedFd,

@@ -35,7 +35,7 @@ pub struct WalkReport {
     /// Really allocated on disk, files over budget included.
     pub allocated_bytes: u64,
     pub total_files: usize,
-    /// False if a budget ended the walk before it had seen everything.
+    /// False if a file or folder was left out; what `files` lacks may then still be there.
     pub complete: bool,
 }
 
@@ -91,7 +91,10 @@ impl Walk {
             match rustix::fs::openat(&fd, path.file_name(), flags, Mode::empty()) {
                 Ok(inner) => self.folder(inner, Some(&path))?,
                 Err(rustix::io::Errno::NOENT) => {}
-                Err(_) => self.skip(path.to_text(), "the folder cannot be opened"),
+                Err(_) => {
+                    self.skip(path.to_text(), "the folder cannot be opened");
+                    self.report.complete = false;
+                }
             }
         }
         Ok(())
@@ -107,13 +110,16 @@ impl Walk {
         let Ok(path) = WorkspacePath::in_folder(path, name.to_bytes()) else {
             let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
             self.skip(shown, "the path is too long or too deep");
+            self.report.complete = false;
             return None;
         };
         // It may have vanished while we looked.
         let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => return Some(path),
-            FileType::RegularFile if is_internal(name.to_bytes()) => {}
+            FileType::RegularFile if is_internal(name.to_bytes()) => {
+                self.report.allocated_bytes += FileFacts::of(&stat).allocated_bytes;
+            }
             FileType::RegularFile => self.file(path, FileFacts::of(&stat)),
             other => self.skip(path.to_text(), kind_in_words(other)),
         }
@@ -124,8 +130,10 @@ impl Walk {
         self.report.total_files += 1;
         self.report.allocated_bytes += facts.allocated_bytes;
         if facts.size_bytes > SPARSE_FROM_BYTES && facts.allocated_bytes < facts.size_bytes / 8 {
+            self.report.complete = false;
             self.skip(path.to_text(), "the file is sparse: it is mostly holes");
         } else if facts.size_bytes > self.budget.max_bytes {
+            self.report.complete = false;
             self.skip(
                 path.to_text(),
                 "the file is larger than the workspace may be",
@@ -158,6 +166,7 @@ fn apply_limits(report: &mut WalkReport, budget: WalkBudget) {
             kept.push((path, facts));
             continue;
         };
+        report.complete = false;
         if report.skipped.len() < MAX_SKIPPED_REPORTED {
             report.skipped.push(Skipped {
                 path: path.to_text(),

@@ -179,6 +179,20 @@ async fn more_files_than_allowed_are_left_out_and_said() {
 }
 
 #[tokio::test]
+async fn a_stored_file_that_a_limit_leaves_out_later_still_comes_back() {
+    let app =
+        TestApp::start_with(&[("MAX_TOTAL_FILES", "10"), ("DELETE_S3_ON_CLEANUP", "0")]).await;
+    app.run("s", "open('z', 'w').write('stored')").await;
+    app.run("s", "for i in range(10): open(f'a{i}', 'w').write('x')")
+        .await;
+    app.session("sandbox/stop", "s").await;
+    assert_eq!(
+        app.run("s", "open('z').read()").await["output"],
+        "'stored'\n"
+    );
+}
+
+#[tokio::test]
 async fn swapping_a_file_for_a_link_while_it_is_downloaded_leaks_nothing() {
     let app = TestApp::start().await;
     let code = "

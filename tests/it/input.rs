@@ -220,6 +220,12 @@ async fn numbers_out_of_range_are_refused_by_name() {
         let (status, problem) = app.post("/v1/files/upload-urls", body).await;
         assert_names(field, status, &problem, field);
     }
+    let escaped = json!({"user_id": "u", "session_id": "s", "code": "\u{1}".repeat(200_000)});
+    assert_eq!(
+        app.post("/v1/execute", escaped).await.0,
+        413,
+        "escaped, it does not fit a frame"
+    );
     let huge = json!({"user_id": "u", "session_id": "s", "code": "#".repeat(600_000)});
     let (status, problem) = app.post("/v1/execute", huge).await;
     assert_eq!(

@@ -186,6 +186,64 @@ async fn an_expired_session_keeps_its_folder_until_its_files_are_stored() {
     s3.end().await;
 }
 
+#[tokio::test]
+async fn a_store_that_was_down_when_the_session_came_back_still_gives_its_files_after_a_restart() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let mut app = app_on(port, &[("DELETE_S3_ON_CLEANUP", "0")]).await;
+    app.run("s", "open('old', 'w').write('stored before')")
+        .await;
+    app.session("sandbox/stop", "s").await;
+    s3.end().await;
+    let answer = app
+        .run_with(
+            "s",
+            "open('new', 'w').write('made meanwhile')",
+            json!({"timeout_seconds": 50}),
+        )
+        .await;
+    assert!(answer["sync"]["error"].is_string(), "{answer}");
+    app.kill();
+    let s3 = OutsideS3::start(root.path(), port).await;
+    app.launch().await;
+    let files = app
+        .run(
+            "s",
+            "import os; print(sorted(os.listdir()), open('new').read())",
+        )
+        .await;
+    assert_eq!(files["sync"].get("error"), None, "{files}");
+    assert_eq!(
+        app.run("s", "sorted(os.listdir())").await["output"],
+        "['new', 'old']\n"
+    );
+    app.session("sandbox/stop", "s").await;
+    assert_eq!(app.list("s").await, ["new", "old"], "both are stored now");
+    s3.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_while_the_store_is_down_is_carried_out_when_it_is_back() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let app = app_on(port, &[]).await;
+    app.run("s", "open('f', 'w').write('precious')").await;
+    s3.end().await;
+    let stopped = app.session("sandbox/stop", "s").await;
+    assert_eq!(stopped["deleted"]["objects_pending"], true, "{stopped}");
+    let s3 = OutsideS3::start(root.path(), port).await;
+    assert_eq!(
+        app.run("s", "import os; os.listdir()").await["output"],
+        "[]\n",
+        "a stopped session does not come back"
+    );
+    wait_for("the old object to go", || {
+        (!find(root.path(), b"precious")).then_some(())
+    })
+    .await;
+    s3.end().await;
+}
+
 fn find(folder: &Path, content: &[u8]) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return false;

@@ -1,5 +1,5 @@
 //! `POST /v1/execute`, as one JSON answer or as server-sent events.
-//! Never runs the cell in the request's own task: a caller that hangs up must not cut an execution in half.
+//! Never ties an execution to its request: a caller that hangs up must not cut it in half.
 //! Invariant: a stream ends with exactly one `done`, or with the problem that kept the cell from ending.
 
 use std::convert::Infallible;
@@ -28,8 +28,10 @@ use crate::model::ids::SessionIds;
 use crate::session::{CoreError, EventSink};
 use crate::settings::{MAX_LINK_SECONDS, MAX_TIMEOUT};
 
-/// Escaped, this still fits the kernel protocol's largest frame.
+/// The longest cell.
 const MAX_CODE_BYTES: usize = 500_000;
+/// Room in the kernel protocol's largest frame, whose JSON escapes some characters.
+const MAX_ESCAPED_BYTES: usize = 1_000_000;
 const MAX_INPUTS: usize = 1000;
 /// A request that is refused is refused within this time, with a status; a stream begins after it at the latest.
 const STREAM_START_WAIT: Duration = Duration::from_millis(250);
@@ -76,7 +78,7 @@ fn command(state: &Shared, request: ExecuteRequest) -> Result<ExecuteCommand, Pr
             format!("language {language:?} is not supported; use \"python\""),
         ));
     }
-    if request.code.len() > MAX_CODE_BYTES {
+    if request.code.len() > MAX_CODE_BYTES || escaped_bytes(&request.code) > MAX_ESCAPED_BYTES {
         return Err(
             Problem::too_large(format!("code is larger than {MAX_CODE_BYTES} bytes"))
                 .with("field", "code"),
@@ -128,6 +130,17 @@ pub(super) fn link_lifetime(
     }
 }
 
+/// What a text takes as JSON.
+fn escaped_bytes(text: &str) -> usize {
+    let escaped = text.bytes().filter(|byte| *byte < 0x20).count() * 5;
+    text.len()
+        + escaped
+        + text
+            .bytes()
+            .filter(|byte| matches!(byte, b'"' | b'\\'))
+            .count()
+}
+
 fn accepts_events(headers: &HeaderMap) -> bool {
     let accept = headers
         .get(header::ACCEPT)
@@ -155,14 +168,15 @@ async fn execute_as_events(
     let mut execution = tokio::spawn(run(state, ids, command, sink).in_current_span());
     let first = tokio::select! {
         biased;
-        event = events.recv() => event,
+        event = events.recv() => Some(event),
         () = tokio::time::sleep(STREAM_START_WAIT) => None,
     };
-    // No event and already over: refused before it began, or a cell without output. Both are known now.
-    let finished = match first {
-        None if execution.is_finished() => Some(outcome((&mut execution).await)?),
+    // The end of events before the first: refused before it began, or a cell without output. Both are known now.
+    let finished = match &first {
+        Some(None) => Some(outcome((&mut execution).await)?),
         _ => None,
     };
+    let first = first.flatten();
     let stream = event_stream(first, events, execution, finished, guard);
     Ok(Sse::new(stream)
         .keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))

@@ -64,10 +64,10 @@ pub async fn status(
     Ok(Json(to_json(&state.core.status(&ids).await?)))
 }
 
-pub async fn list(State(state): State<Shared>) -> Result<Json<Value>, Problem> {
-    let statuses = state.core.statuses().await?;
+pub async fn list(State(state): State<Shared>) -> Json<Value> {
+    let statuses = state.core.statuses().await;
     let sandboxes: Vec<Value> = statuses.iter().map(to_json).collect();
-    Ok(Json(json!({"sandboxes": sandboxes})))
+    Json(json!({"sandboxes": sandboxes}))
 }
 
 fn to_json(status: &SessionStatus) -> Value {
