@@ -18,8 +18,8 @@ use super::listener::KernelListener;
 use super::message::{CellFrame, ControlReply, Hello, HostFrame, PROTOCOL_VERSION};
 use super::socket::{PacketSocket, SocketError};
 
-/// Connections of one sandbox that have not said hello yet. Its init needs two; more are a flood.
-const MAX_UNGREETED: usize = 8;
+/// Control links and links that have not said hello. An init needs two, three while it replaces a worker; more are a flood.
+const MAX_UNCLAIMED: usize = 8;
 const INTERRUPT_TRIES: usize = 20;
 const INTERRUPT_PAUSE: Duration = Duration::from_millis(25);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -149,8 +149,9 @@ impl Kernel {
         self.shared.changed.notify_waiters();
     }
 
-    pub async fn ping(&self) -> Result<(), KernelError> {
-        self.control(|id| HostFrame::Ping { id }).await.map(drop)
+    /// Whether the supervisor answers; it does so also while a cell runs.
+    pub async fn answers(&self) -> bool {
+        self.control(|id| HostFrame::Ping { id }).await.is_ok()
     }
 
     /// Interrupts an execution that was sent. A worker that has not taken it up yet is asked again.
@@ -238,7 +239,7 @@ async fn accept_links(listener: KernelListener, init_pid: i32, shared: Arc<Share
     loop {
         tokio::select! {
             accepted = listener.accept(init_pid) => match accepted {
-                Ok(connection) if links.len() < MAX_UNGREETED => {
+                Ok(connection) if links.len() < MAX_UNCLAIMED => {
                     links.spawn(serve_link(connection, shared.clone()));
                 }
                 Ok(_) => tracing::warn!(init_pid, "a sandbox dials too many kernel links"),

@@ -19,6 +19,8 @@ pub struct SessionStatus {
     pub last_activity_ms: u64,
     pub expires_ms: u64,
     pub queued_cells: usize,
+    /// Whether the kernel's supervisor answers a ping; unknown without a sandbox.
+    pub kernel_answers: Option<bool>,
     pub memory_bytes: Option<u64>,
     pub cpu_seconds: Option<f64>,
     pub files: usize,
@@ -62,6 +64,10 @@ impl Core {
             Some(live) => self.backend().usage(&live.handle).await,
             None => crate::sandbox::Usage::default(),
         };
+        let kernel_answers = match &live {
+            Some(live) => Some(live.kernel.answers().await),
+            None => None,
+        };
         let report = self.walk(session, usize::MAX).await?;
         let (created_ms, last_activity_ms) = (
             session.meta().created_ms,
@@ -84,6 +90,7 @@ impl Core {
             last_activity_ms,
             expires_ms: ttl_end.min(idle_end),
             queued_cells: session.waiting.load(Ordering::Relaxed),
+            kernel_answers,
             memory_bytes: usage.memory_bytes,
             cpu_seconds: usage.cpu_seconds,
             files: report.total_files,

@@ -149,6 +149,7 @@ async fn the_status_tells_what_is_known() {
         (&json!("idle"), &json!("embedded"))
     );
     assert_eq!((&answer["files"], &answer["bytes"]), (&json!(1), &json!(5)));
+    assert_eq!(answer["kernel_answers"], true);
     assert!(
         answer["memory_bytes"].as_u64().unwrap() > 1_000_000,
         "{answer}"

@@ -81,6 +81,7 @@ fn to_json(status: &SessionStatus) -> Value {
         "last_activity_at": timestamp(status.last_activity_ms),
         "expires_at": timestamp(status.expires_ms),
         "queued_cells": status.queued_cells,
+        "kernel_answers": status.kernel_answers,
         "memory_bytes": status.memory_bytes,
         "cpu_seconds": status.cpu_seconds,
         "files": status.files,

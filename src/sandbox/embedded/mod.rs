@@ -33,7 +33,6 @@ pub use self::helper::{SUBCOMMAND, run_helper};
 pub use self::kernel_files::{InstallError, install_kernel};
 pub use self::probe::{Check, probe};
 pub use self::python::{Python, PythonError};
-pub use self::seccomp::PROFILE as SECCOMP_PROFILE;
 
 const OOM_SCORE_ADJ: i32 = 500;
 const KILL_LIMIT: Duration = Duration::from_secs(10);

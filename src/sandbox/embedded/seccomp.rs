@@ -11,7 +11,7 @@ use seccompiler::{
 use serde::Deserialize;
 
 /// The allowlist, in Docker's seccomp profile format.
-pub const PROFILE: &str = include_str!("../seccomp.json");
+pub(super) const PROFILE: &str = include_str!("../seccomp.json");
 pub(super) const SYSCALLS: &str = include_str!("syscalls.txt");
 
 const RETURN: u16 = 0x06;
