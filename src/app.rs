@@ -38,7 +38,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_millis(100);
-const STORE_RETRY: Duration = Duration::from_secs(5);
+const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// What `WORK_ROOT/service.json` tells those who want to find the running service.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -200,7 +200,8 @@ class Supervisor:
 
     def _interrupt(self, execution: object) -> bool:
         worker = self._worker
-        if worker is None or not execution or worker.running != execution:
+        # 0 means whatever runs: a service that was just started does not know the last one's cell.
+        if worker is None or not worker.running or execution not in (0, worker.running):
             return False
         os.kill(worker.pid, SIGINT)
         return True

@@ -154,6 +154,18 @@ impl Kernel {
         self.control(|id| HostFrame::Ping { id }).await.is_ok()
     }
 
+    /// Whether the worker waits for a cell. False too while one is being started.
+    pub fn worker_is_idle(&self) -> bool {
+        self.shared.lock().cell.is_some()
+    }
+
+    /// Interrupts whatever runs, as far as anything does.
+    pub async fn interrupt_whatever_runs(&self) -> Result<(), KernelError> {
+        self.control(|id| HostFrame::Interrupt { id, execution: 0 })
+            .await
+            .map(drop)
+    }
+
     /// Interrupts an execution that was sent. A worker that has not taken it up yet is asked again.
     pub async fn interrupt(&self, execution: u64) -> Result<(), KernelError> {
         for _ in 0..INTERRUPT_TRIES {

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -14,9 +16,11 @@ use super::socket::watch;
 
 const SOCKET_NAME: &str = "kernel.sock";
 const BACKLOG: i32 = 16;
+const STRANGER_PAUSE: Duration = Duration::from_millis(25);
 
 pub struct KernelListener {
     fd: AsyncFd<OwnedFd>,
+    stranger_seen: AtomicBool,
 }
 
 impl KernelListener {
@@ -50,6 +54,7 @@ impl KernelListener {
         rustix::net::listen(&fd, BACKLOG)?;
         Ok(Self {
             fd: watch(fd, Interest::READABLE)?,
+            stranger_seen: AtomicBool::new(false),
         })
     }
 
@@ -67,11 +72,17 @@ impl KernelListener {
             if peer.pid.as_raw_nonzero().get() == init_pid {
                 return Ok(connection);
             }
-            tracing::warn!(
-                peer_pid = peer.pid.as_raw_nonzero().get(),
-                init_pid,
-                "a stranger dialled a kernel socket"
-            );
+            // Whoever dials in vain does it at the host's expense: it is told once and slowed down.
+            if !self.stranger_seen.swap(true, Ordering::Relaxed) {
+                let peer_pid = peer.pid.as_raw_nonzero().get();
+                tracing::warn!(
+                    peer_pid,
+                    init_pid,
+                    "a process other than a sandbox's init dialled its kernel socket"
+                );
+            }
+            drop(connection);
+            tokio::time::sleep(STRANGER_PAUSE).await;
         }
     }
 }

@@ -24,10 +24,10 @@ pub fn from_run(
         mut output,
         lost_before,
     } = run;
-    let died = !matches!(end, CellEnd::Done { .. });
+    let died = !matches!(end, CellEnd::Done { .. } | CellEnd::Withdrawn);
     let mut execution_count = 0;
     let reason = match (&end, oom) {
-        (CellEnd::Done { .. }, _) => None,
+        (CellEnd::Done { .. } | CellEnd::Withdrawn, _) => None,
         (_, true) => Some(DeathReason::Oom),
         (CellEnd::Died { by_exit: true, .. }, _) => Some(DeathReason::Exit),
         _ => Some(DeathReason::Signal),
@@ -42,6 +42,7 @@ pub fn from_run(
             (status_of(status), error)
         }
         CellEnd::Died { by_exit, code } => (ExecutionStatus::Died, Some(death(by_exit, code, oom))),
+        CellEnd::Withdrawn => (ExecutionStatus::Interrupted, None),
         CellEnd::SandboxLost | CellEnd::NotStarted => {
             (ExecutionStatus::Died, Some(sandbox_lost(oom)))
         }
@@ -58,7 +59,7 @@ pub fn from_run(
         (status, error) = stopped(cause, status, error, timeout);
     }
     if let Some(error) = error.as_ref().filter(|_| died || cause.is_some()) {
-        let kept = if died {
+        let kept = if died || lost_before {
             "variables are lost, files are kept"
         } else {
             "variables are kept"

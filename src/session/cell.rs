@@ -50,6 +50,8 @@ pub enum CellEnd {
     SandboxLost,
     /// The sandbox was gone before the code was sent, so another one may run it.
     NotStarted,
+    /// The caller took it back before it began.
+    Withdrawn,
 }
 
 #[derive(Debug)]
@@ -86,14 +88,27 @@ pub async fn run_cell(live: &Arc<Live>, request: CellRequest<'_>, events: &Event
         lost_before: false,
     };
     for _ in 0..START_TRIES {
-        let Ok(cell) = start_cell(live, &request, &mut run.lost_before).await else {
-            break;
+        let cell = match start_cell(live, &request, events, &mut run).await {
+            Ok(Some(cell)) => cell,
+            Ok(None) => {
+                run.end = CellEnd::Withdrawn;
+                break;
+            }
+            Err(_) => break,
         };
         finish_cell(live, cell, &request, events, &mut run).await;
-        if !matches!(run.end, CellEnd::NotStarted) {
-            break;
+        match run.end {
+            // It was told to stop before its worker took it up: it must not run after all.
+            CellEnd::NotStarted if run.cause.is_some() => {
+                run.end = CellEnd::Died {
+                    by_exit: false,
+                    code: SIGKILL,
+                };
+                break;
+            }
+            CellEnd::NotStarted => run.lost_before = true,
+            _ => break,
         }
-        run.lost_before = true;
     }
     run
 }
@@ -122,20 +137,24 @@ async fn finish_cell(
     }
 }
 
-/// Takes the worker's link and sends the code. A worker that died between two cells has left its place to a new one;
-/// one that is still busy with a cell of an earlier service is replaced.
+/// Takes the worker's link and sends the code; None if the caller took it back while the worker was busy. A worker that
+/// died between two cells has left its place to a new one.
 async fn start_cell(
     live: &Live,
     request: &CellRequest<'_>,
-    lost_before: &mut bool,
-) -> Result<CellLink, KernelError> {
+    events: &EventSink,
+    run: &mut CellRun,
+) -> Result<Option<CellLink>, KernelError> {
     let mut last_error = KernelError::NoAnswer;
     for _ in 0..START_TRIES {
-        let mut cell = match take_cell(live).await {
+        let taken = tokio::select! {
+            taken = take_cell(live, request.timeout) => taken,
+            () = request.interrupt.notified() => return withdraw(live, run).await,
+            () = events.hung_up() => return withdraw(live, run).await,
+        };
+        let mut cell = match taken {
             Err(KernelError::NoAnswer) if live.kernel.is_connected() => {
-                *lost_before = true;
-                live.kernel.restart().await?;
-                take_cell(live).await?
+                make_way(live, &mut run.lost_before).await?
             }
             taken => taken?,
         };
@@ -145,12 +164,12 @@ async fn start_cell(
             .unwrap_or(Err(KernelError::NoAnswer))
         {
             Ok(()) => {
-                *lost_before |= live.lost_its_worker(&cell);
-                return Ok(cell);
+                run.lost_before |= live.lost_its_worker(&cell);
+                return Ok(Some(cell));
             }
             Err(KernelError::NoAnswer) => {
                 // The worker does not even read: nothing but a new one will help.
-                *lost_before = true;
+                run.lost_before = true;
                 live.kernel.restart().await?;
             }
             Err(error) => last_error = error,
@@ -159,13 +178,44 @@ async fn start_cell(
     Err(last_error)
 }
 
-/// Waits for the worker's link as long as there is a kernel that may bring it.
-async fn take_cell(live: &Live) -> Result<CellLink, KernelError> {
-    let deadline = Instant::now() + START_WAIT;
-    while Instant::now() < deadline {
-        match live.kernel.take_cell(HANG_UP_CHECK_INTERVAL).await {
+/// The caller does not want the cell any more that has not begun. Neither, then, what an earlier service left running.
+async fn withdraw(live: &Live, run: &mut CellRun) -> Result<Option<CellLink>, KernelError> {
+    run.cause = Some(Cause::Caller);
+    if live.kernel.is_connected() {
+        let cell = make_way(live, &mut run.lost_before).await?;
+        live.kernel.give_back_cell(cell);
+    }
+    Ok(None)
+}
+
+/// Ends a cell that an earlier service left running: with an interrupt, and if that does not help, with its worker.
+pub async fn make_way(live: &Live, lost: &mut bool) -> Result<CellLink, KernelError> {
+    live.kernel.interrupt_whatever_runs().await?;
+    if let Ok(cell) = live.kernel.take_cell(INTERRUPT_GRACE).await {
+        return Ok(cell);
+    }
+    *lost = true;
+    live.kernel.restart().await?;
+    live.kernel.take_cell(START_WAIT).await
+}
+
+/// Waits for the worker's link: as long as there is a kernel that may bring it, but a connected one that is busy only
+/// as long as the cell itself may take.
+async fn take_cell(live: &Live, busy_wait: Duration) -> Result<CellLink, KernelError> {
+    let started = Instant::now();
+    while started.elapsed() < START_WAIT {
+        match live
+            .kernel
+            .take_cell(HANG_UP_CHECK_INTERVAL.min(busy_wait))
+            .await
+        {
             Err(KernelError::NoAnswer) if live.kernel.has_hung_up() => {
                 return Err(KernelError::NotConnected);
+            }
+            Err(KernelError::NoAnswer)
+                if live.kernel.is_connected() && started.elapsed() >= busy_wait =>
+            {
+                break;
             }
             Err(KernelError::NoAnswer) => {}
             taken => return taken,

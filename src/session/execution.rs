@@ -12,7 +12,7 @@ use super::Core;
 use super::answer;
 use super::cell::{self, CellEnd, CellRequest, CellRun};
 use super::error::CoreError;
-use super::registry::{Running, Session};
+use super::registry::{Live, Running, Session};
 use crate::kernel::StreamName;
 use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionEvent, VariableState};
 use crate::model::ids::SessionIds;
@@ -53,6 +53,10 @@ impl EventSink {
             StreamName::Stdout => ExecutionEvent::Stdout(text.to_owned()),
             StreamName::Stderr => ExecutionEvent::Stderr(text.to_owned()),
         });
+    }
+
+    pub fn is_hung_up(&self) -> bool {
+        self.hang_up.is_cancelled()
     }
 
     pub async fn hung_up(&self) {
@@ -115,13 +119,15 @@ impl Core {
             session.sandbox.lock().await.lost = true;
             outcome = self.run(session, command, events).await?;
         }
-        let (run, reason_oom) = outcome;
+        let (mut run, reason_oom) = outcome;
         // Taken only now: whatever happened to earlier variables until this answer is said with it.
         let lost_before = std::mem::take(&mut session.sandbox.lock().await.lost);
         let duration = started.elapsed();
+        run.lost_before |= lost_before;
         let mut answer = answer::from_run(run, reason_oom, command.timeout, duration, events);
-        if lost_before {
-            answer.state = VariableState::Lost;
+        if answer.state == VariableState::Lost && events.is_hung_up() {
+            // Nobody hears this answer: the next one says it.
+            session.sandbox.lock().await.lost = true;
         }
         if !session.is_closed() {
             match self.sync_workspace(session, command.link_expires_in).await {
@@ -160,18 +166,30 @@ impl Core {
             over_quota: &|| quota.is_exceeded(),
         };
         let run = cell::run_cell(live, request, events).await;
-        let died = !matches!(run.end, CellEnd::Done { .. });
-        let oom = died && cell::oom_struck(self.backend(), live).await;
+        let died = !matches!(run.end, CellEnd::Done { .. } | CellEnd::Withdrawn);
+        // Only SIGKILL is the OOM killer's; a count that rose may also be an earlier child's.
+        let by_sigkill = !matches!(run.end, CellEnd::Died { by_exit: true, .. });
+        let oom = died && cell::oom_struck(self.backend(), live).await && by_sigkill;
+        self.note_generation(session, live)?;
         if matches!(run.end, CellEnd::SandboxLost | CellEnd::NotStarted) {
             self.discard_sandbox(session, live).await;
         }
         *session.running() = None;
-        outcome_sender.send_replace(Some(if died {
+        outcome_sender.send_replace(Some(if died || run.lost_before {
             VariableState::Lost
         } else {
             VariableState::Kept
         }));
         Ok((run, oom))
+    }
+
+    /// Keeps on disk which worker holds variables, so that the next service knows when it was replaced.
+    fn note_generation(&self, session: &Session, live: &Live) -> Result<(), CoreError> {
+        let generation = live.generation.load(Ordering::Acquire);
+        if session.meta().generation == generation {
+            return Ok(());
+        }
+        session.save_meta(|meta| meta.generation = generation)
     }
 
     /// Inputs that are missing in the workspace but stored come back; one that is nowhere is an error.
@@ -221,10 +239,28 @@ impl Core {
     /// Stops the running cell; gives what became of the variables, or None if nothing ran.
     pub async fn interrupt(&self, ids: &SessionIds) -> Option<VariableState> {
         let session = self.registry.find(&ids.key())?;
-        let mut running = session.running().clone()?;
+        let Some(mut running) = session.running().clone() else {
+            return self.interrupt_leftover(&session).await;
+        };
         running.interrupt.notify_one();
         let outcome = running.outcome.wait_for(Option::is_some).await;
         outcome.ok().and_then(|outcome| *outcome)
+    }
+
+    /// A cell of an earlier service may still run in a sandbox that was taken over.
+    async fn interrupt_leftover(&self, session: &Session) -> Option<VariableState> {
+        let live = session.sandbox.try_lock().ok()?.live.clone()?;
+        if live.kernel.worker_is_idle() || !live.kernel.is_connected() {
+            return None;
+        }
+        let mut lost = false;
+        let cell = cell::make_way(&live, &mut lost).await.ok()?;
+        live.kernel.give_back_cell(cell);
+        Some(if lost {
+            VariableState::Lost
+        } else {
+            VariableState::Kept
+        })
     }
 
     /// Throws the variables away: a new worker takes the place of the old. Does not wait for a running cell; it ends it.
@@ -236,6 +272,7 @@ impl Core {
             && live.kernel.restart().await.is_ok()
         {
             live.generation.store(0, Ordering::Release);
+            self.note_generation(&session, &live)?;
             session.sandbox.lock().await.lost = false;
             return Ok(live.handle.container_id.clone());
         }
@@ -321,9 +358,8 @@ impl QuotaWatch {
             let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());
             tokio::task::spawn_blocking(move || {
                 if let Ok(report) = workspace.walk(budget) {
-                    let unknown = !report.complete && report.total_files > budget.max_files * 4;
                     exceeded.store(
-                        unknown || report.allocated_bytes > budget.max_bytes,
+                        report.out_of_budget || report.allocated_bytes > budget.max_bytes,
                         Ordering::Release,
                     );
                 }

@@ -16,7 +16,7 @@ use crate::ingest::filename;
 use crate::model::ids::SessionIds;
 use crate::model::path::WorkspacePath;
 use crate::settings::FileSettings;
-use crate::workspace::{NewFile, OpenedFile};
+use crate::workspace::{NewFile, OpenedFile, is_internal};
 
 /// How many other names are tried for one that is taken.
 const MAX_NAME_TRIES: u32 = 1000;
@@ -152,6 +152,12 @@ impl Core {
         name: &str,
     ) -> Result<Upload, CoreError> {
         let path = WorkspacePath::in_folder(folder, name.as_bytes())?;
+        if is_internal(path.file_name()) {
+            return Err(CoreError::invalid(
+                "file",
+                "file: names that begin so are the service's own",
+            ));
+        }
         room.take_file()?;
         let new_file = session.workspace.begin_file(&path).map_err(|error| {
             let code = error.raw_os_error();

@@ -21,6 +21,9 @@ pub struct Meta {
     pub created_ms: u64,
     /// The sandbox that last served this session, dead or alive.
     pub sandbox: Option<SandboxHandle>,
+    /// The worker of that sandbox that holds variables; 0 if none does, or its loss has been said.
+    #[serde(default)]
+    pub generation: u64,
     /// No link handed out for this session works after this moment.
     pub links_until_ms: u64,
 }

@@ -1,11 +1,11 @@
 //! Opening sessions, giving them a sandbox, taking over those an earlier service left.
 //! Never runs code. Invariant: whoever gets a `Live` has a sandbox whose kernel is connected or about to be.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::Core;
 use super::error::CoreError;
@@ -72,6 +72,7 @@ impl Core {
             ids: ids.clone(),
             created_ms: now_ms(),
             sandbox: None,
+            generation: 0,
             links_until_ms: 0,
         };
         folder
@@ -139,6 +140,7 @@ impl Core {
             };
             let handle = meta.sandbox.clone();
             let session = self.session_of(folder, meta, stored)?;
+            self.remove_unfinished_uploads(&session);
             if let Some(handle) = handle {
                 let state = self.adopt_sandbox(&session, handle).await;
                 adopted += usize::from(state.live.is_some());
@@ -154,7 +156,20 @@ impl Core {
         Ok(())
     }
 
+    /// What uploads left that the earlier service did not finish.
+    fn remove_unfinished_uploads(&self, session: &Session) {
+        let Ok(report) = session.workspace.walk(self.walk_budget()) else {
+            return;
+        };
+        for path in report.unfinished {
+            if let Err(error) = session.workspace.delete_file(&path) {
+                tracing::warn!(session = %session.key, %error, "the rest of an upload could not be removed");
+            }
+        }
+    }
+
     async fn adopt_sandbox(&self, session: &Session, handle: SandboxHandle) -> SandboxState {
+        let generation = session.meta().generation;
         if self.backend().is_alive(&handle).await {
             match Kernel::listen(&session.folder.control(), ready_pid(handle.init_pid)) {
                 Ok(kernel) => {
@@ -163,7 +178,7 @@ impl Core {
                             handle,
                             kernel,
                             self.capacity.clone().try_acquire_owned().ok(),
-                            true,
+                            Some(generation),
                         )
                         .await;
                     return SandboxState {
@@ -210,9 +225,7 @@ impl Core {
 
     /// Made by this service and never heard of yet: it may be busy importing SANDBOX_PRELOAD.
     async fn is_starting(&self, live: &Live) -> bool {
-        !live.adopted.load(Ordering::Acquire)
-            && !live.kernel.has_hung_up()
-            && self.backend().is_alive(&live.handle).await
+        !live.adopted && !live.kernel.has_hung_up() && self.backend().is_alive(&live.handle).await
     }
 
     async fn wait_for_redial(&self, live: &Live) -> bool {
@@ -236,28 +249,30 @@ impl Core {
             .map_err(CoreError::workspace)?;
         let handle = self.backend().create(&self.spec(session)).await?;
         let _kernel_listens = init_pid.send(handle.init_pid);
-        if let Err(error) = session.save_meta(|meta| meta.sandbox = Some(handle.clone())) {
+        if let Err(error) =
+            session.save_meta(|meta| (meta.sandbox, meta.generation) = (Some(handle.clone()), 0))
+        {
             self.remove_sandbox(&handle).await;
             return Err(error);
         }
         tracing::info!(session = %session.key, container = handle.container_id, "sandbox started");
-        Ok(self.live(handle, kernel, Some(permit), false).await)
+        Ok(self.live(handle, kernel, Some(permit), None).await)
     }
 
     async fn live(
         &self,
         handle: SandboxHandle,
         kernel: Kernel,
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-        adopted: bool,
+        permit: Option<OwnedSemaphorePermit>,
+        adopted_generation: Option<u64>,
     ) -> Arc<Live> {
         let oom_kills = self.backend().usage(&handle).await.oom_kills;
         Arc::new(Live {
             handle,
             kernel,
             oom_kills_seen: AtomicU64::new(oom_kills),
-            generation: AtomicU64::new(0),
-            adopted: AtomicBool::new(adopted),
+            generation: AtomicU64::new(adopted_generation.unwrap_or(0)),
+            adopted: adopted_generation.is_some(),
             _permit: permit,
         })
     }

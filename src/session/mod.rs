@@ -79,7 +79,8 @@ impl Core {
         let core = Arc::new(Self {
             registry: Registry::default(),
             capacity: Arc::new(Semaphore::new(parts.sandbox.max_total)),
-            next_execution: AtomicU64::new(1),
+            // Greater than every id of an earlier service, whose last cell may still run.
+            next_execution: AtomicU64::new(folder::now_ms() * 1000),
             shutting_down: AtomicBool::new(false),
             suspects: Mutex::default(),
             parts,

@@ -2,7 +2,7 @@
 //! Never does I/O. Invariant: one key has at most one open session; a closing one keeps its place until it is gone.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, watch};
@@ -71,23 +71,16 @@ pub struct Live {
     pub oom_kills_seen: AtomicU64,
     /// The worker that holds variables; 0 if there is none, or its loss has been said.
     pub generation: AtomicU64,
-    /// Taken over from an earlier service, whose workers this one has not seen.
-    pub adopted: AtomicBool,
+    /// Taken over from an earlier service.
+    pub adopted: bool,
     pub _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Live {
     /// Whether the worker that held the variables was replaced behind our back.
     pub fn lost_its_worker(&self, cell: &CellLink) -> bool {
-        match self.generation.load(Ordering::Acquire) {
-            // The first link after a take-over: a worker that is not the first and has run nothing replaced another.
-            0 => {
-                self.adopted.swap(false, Ordering::AcqRel)
-                    && cell.generation > 1
-                    && cell.execution_count == 0
-            }
-            known => known != cell.generation,
-        }
+        let known = self.generation.load(Ordering::Acquire);
+        known != 0 && known != cell.generation
     }
 }
 

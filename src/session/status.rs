@@ -77,7 +77,9 @@ impl Core {
         let idle_end = last_activity_ms + self.parts.sandbox.idle.as_millis() as u64;
         let state = match (&live, starting) {
             (_, true) => "starting",
-            (Some(_), _) if session.running().is_some() => "running",
+            (Some(live), _) if session.running().is_some() || !live.kernel.worker_is_idle() => {
+                "running"
+            }
             (Some(_), _) => "idle",
             (None, _) => "no_sandbox",
         };

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 
 pub use delete::remove_tree;
 pub use files::{FileFacts, NewFile, OpenedFile};
-pub use walk::{WalkBudget, WalkReport};
+pub use walk::{WalkBudget, WalkReport, is_internal};
 
 /// The files of one session.
 #[derive(Debug)]

@@ -37,6 +37,10 @@ pub struct WalkReport {
     pub total_files: usize,
     /// False if a file or folder was left out; what `files` lacks may then still be there.
     pub complete: bool,
+    /// There was more than the walk was allowed to look at.
+    pub out_of_budget: bool,
+    /// Uploads that were under way.
+    pub unfinished: Vec<WorkspacePath>,
 }
 
 struct Walk {
@@ -81,6 +85,7 @@ impl Walk {
             }
             if self.entries_left == 0 || self.started.elapsed() > self.budget.max_time {
                 self.report.complete = false;
+                self.report.out_of_budget = true;
                 return Ok(());
             }
             self.entries_left -= 1;
@@ -111,6 +116,8 @@ impl Walk {
             let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
             self.skip(shown, "the path is too long or too deep");
             self.report.complete = false;
+            // What lies below is out of sight, and so out of every limit.
+            self.report.out_of_budget = true;
             return None;
         };
         // It may have vanished while we looked.
@@ -119,6 +126,7 @@ impl Walk {
             FileType::Directory => return Some(path),
             FileType::RegularFile if is_internal(name.to_bytes()) => {
                 self.report.allocated_bytes += FileFacts::of(&stat).allocated_bytes;
+                self.report.unfinished.push(path);
             }
             FileType::RegularFile => self.file(path, FileFacts::of(&stat)),
             other => self.skip(path.to_text(), kind_in_words(other)),
@@ -177,8 +185,8 @@ fn apply_limits(report: &mut WalkReport, budget: WalkBudget) {
     report.files = kept;
 }
 
-/// Uploads under way.
-fn is_internal(name: &[u8]) -> bool {
+/// Uploads under way, under names that only the service gives.
+pub fn is_internal(name: &[u8]) -> bool {
     name.starts_with(b".cellblock-upload-")
 }
 

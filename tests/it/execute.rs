@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::TestApp;
+use crate::support::{TestApp, wait_for};
 
 #[tokio::test]
 async fn variables_persist_from_one_cell_to_the_next() {
@@ -284,4 +284,59 @@ async fn a_file_larger_than_the_workspace_is_refused_to_the_program_itself() {
         .run("s", "open('big', 'wb').write(b'x' * (3 << 20))")
         .await;
     assert_eq!(answer["error"]["name"], "OSError", "{answer}");
+}
+
+#[tokio::test]
+async fn a_cell_that_its_worker_never_took_up_does_not_run_after_its_interrupt() {
+    let app = TestApp::start().await;
+    app.run("s", "import subprocess; subprocess.Popen(['sh', '-c', 'kill -STOP $PPID; touch stopped']); None").await;
+    let stopped = app.only_workspace().join("stopped");
+    wait_for("the worker to be stopped", || {
+        stopped.exists().then_some(())
+    })
+    .await;
+    let cell = app.run_with("s", "open('ran', 'w')", json!({"timeout_seconds": 1}));
+    let answer = cell.await;
+    assert_eq!(
+        (&answer["status"], &answer["state"]),
+        (&json!("timeout"), &json!("lost")),
+        "{answer}"
+    );
+    assert!(
+        !app.only_workspace().join("ran").exists(),
+        "it ran after its time was over"
+    );
+    assert_eq!(app.run("s", "1 + 1").await["output"], "2\n");
+}
+
+#[tokio::test]
+async fn an_exit_after_a_childs_oom_is_not_called_oom() {
+    let app = TestApp::start_with(&[("SANDBOX_MEMORY_MB", "256")]).await;
+    let hog = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'b = bytearray(1 << 30)']).returncode";
+    assert_eq!(app.run("s", hog).await["output"], "-9\n");
+    let answer = app.run("s", "import os; os._exit(4)").await;
+    assert_eq!(answer["reason"], "exit", "{answer}");
+}
+
+#[tokio::test]
+async fn hiding_files_from_the_quota_does_not_help() {
+    let app = TestApp::start_with(&[("MAX_WORKSPACE_SIZE_MB", "8")]).await;
+    let ways = [
+        "name = lambda i: f'.cellblock-upload-{i}'",
+        "import os\nfor _ in range(70): os.mkdir('d'); os.chdir('d')\nname = str",
+    ];
+    for (session, way) in ["names", "depth"].iter().zip(ways) {
+        let code = format!(
+            "{way}\nimport time\nfor i in range(1000):\n    open(name(i), 'wb').write(b'x' * (1 << 20))\n    time.sleep(0.05)"
+        );
+        let answer = app
+            .run_with(session, &code, json!({"timeout_seconds": 55}))
+            .await;
+        assert_eq!(
+            answer["error"]["name"], "WorkspaceQuotaExceeded",
+            "{session}: {answer}"
+        );
+    }
+    let (status, problem) = app.upload("s", ".cellblock-upload-x", b"1", None).await;
+    assert_eq!((status.as_u16(), &problem["field"]), (400, &json!("file")));
 }

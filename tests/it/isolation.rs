@@ -172,3 +172,19 @@ print('sent')";
     assert_eq!(app.run("other", "1 + 1").await["output"], "2\n");
     assert_eq!(app.run("s", "2 + 2").await["output"], "4\n");
 }
+
+#[tokio::test]
+async fn dialling_the_kernel_socket_from_a_cell_gains_nothing_and_is_logged_once() {
+    let app = TestApp::start().await;
+    let code = "
+import socket, time
+def dial():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(0.2)
+    try: s.connect('/run/cellblock/kernel.sock'); return s.recv(10)
+    except OSError: return b''
+until = time.monotonic() + 1
+while time.monotonic() < until: assert dial() == b''";
+    assert_eq!(output(&app, code).await, "");
+    assert_eq!(app.log().matches("dialled its kernel socket").count(), 1);
+    assert_eq!(app.run("s", "1 + 1").await["output"], "2\n");
+}

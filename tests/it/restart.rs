@@ -156,3 +156,84 @@ async fn a_second_service_on_the_same_work_root_is_refused() {
     );
     assert_eq!(app.run("s", "1").await["status"], "ok");
 }
+
+#[tokio::test]
+async fn a_cell_that_an_earlier_service_left_running_can_be_interrupted() {
+    let mut app = TestApp::start().await;
+    app.run("s", "x = 1").await;
+    let body = json!({"user_id": "u", "session_id": "s", "detach": true, "timeout_seconds": 300,
+        "code": "open('on', 'w')\nimport time; time.sleep(250)"});
+    let request = tokio::spawn(
+        app.client
+            .post(format!("{}/v1/execute", app.base))
+            .json(&body)
+            .send(),
+    );
+    let on = app.only_workspace().join("on");
+    wait_for("the cell to run", || on.exists().then_some(())).await;
+    app.kill();
+    assert!(request.await.unwrap().is_err());
+    app.launch().await;
+    let status = loop {
+        let status = app.status("s").await.1;
+        if status["kernel_answers"] == true {
+            break status;
+        }
+    };
+    assert_eq!(status["state"], "running");
+    assert_eq!(
+        app.session("sandbox/interrupt", "s").await,
+        json!({"status": "interrupted", "state": "kept"})
+    );
+    assert_eq!(app.run("s", "x").await["output"], "1\n");
+}
+
+#[tokio::test]
+async fn a_loss_that_was_said_is_not_said_again_after_a_restart() {
+    let mut app = TestApp::start().await;
+    app.run("died", "x = 1").await;
+    assert_eq!(
+        app.run("died", "import os; os._exit(1)").await["state"],
+        "lost"
+    );
+    app.run("reset", "x = 1").await;
+    app.session("sandbox/reset", "reset").await;
+    app.kill();
+    app.launch().await;
+    assert_eq!(app.run("died", "1").await["state"], "kept");
+    assert_eq!(app.run("reset", "1").await["state"], "kept");
+}
+
+#[tokio::test]
+async fn a_shutdown_refuses_waiting_cells_with_503_and_ends_stubborn_ones_together() {
+    let mut app = TestApp::start().await;
+    let stubborn = "import signal, time\nopen('on', 'w')\nsignal.signal(2, signal.SIG_IGN)\nwhile True: time.sleep(1)";
+    let mut cells = Vec::new();
+    for session in ["a", "b", "c", "d"] {
+        app.run(session, "1").await;
+        let body = json!({"user_id": "u", "session_id": session, "timeout_seconds": 300, "code": stubborn});
+        cells.push(tokio::spawn(
+            app.client
+                .post(format!("{}/v1/execute", app.base))
+                .json(&body)
+                .send(),
+        ));
+        app.wait_for_state(session, "running").await;
+    }
+    let waiting = json!({"user_id": "u", "session_id": "a", "code": "open('ran', 'w')"});
+    let waiting = tokio::spawn(
+        app.client
+            .post(format!("{}/v1/execute", app.base))
+            .json(&waiting)
+            .send(),
+    );
+    while app.status("a").await.1["queued_cells"] != 1 {}
+    assert!(app.terminate().await.success());
+    for cell in cells {
+        let answer: serde_json::Value = cell.await.unwrap().unwrap().json().await.unwrap();
+        assert_eq!(answer["status"], "interrupted", "{answer}");
+    }
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 503);
+    app.launch().await;
+    assert_eq!(app.list("a").await, ["on"], "the waiting cell never ran");
+}

@@ -128,8 +128,17 @@ async fn a_store_that_is_down_fails_no_cell_and_gets_everything_when_it_is_back(
         (&json!("f"), &json!(null))
     );
     let s3 = OutsideS3::start(root.path(), port).await;
-    let stored = || find(root.path(), b"precious");
-    wait_for("the file to be stored", || stored().then_some(())).await;
+    while app.get_json("/health").await.0 != 200 {}
+    // Stored under its name, not just on its way: the stored manifest, which goes last, names it.
+    let digest = answer["artifacts"][0]["sha256"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    wait_for("the file to be stored", || {
+        find(root.path(), digest.as_bytes()).then_some(())
+    })
+    .await;
+    wait_for_synced(&app).await;
     let again = app.run("s", "x").await;
     assert_eq!(
         (&again["output"], &again["artifacts"]),
@@ -242,6 +251,16 @@ async fn a_stop_while_the_store_is_down_is_carried_out_when_it_is_back() {
     })
     .await;
     s3.end().await;
+}
+
+/// Until a cell finds everything stored.
+async fn wait_for_synced(app: &TestApp) {
+    for _ in 0..100 {
+        if app.run("s", "None").await["sync"].get("error").is_none() {
+            return;
+        }
+    }
+    panic!("the store never caught up");
 }
 
 fn find(folder: &Path, content: &[u8]) -> bool {

@@ -153,6 +153,14 @@ impl TestApp {
         .await
     }
 
+    /// Waits until a session is in a state such as `running`.
+    pub async fn wait_for_state(&self, session: &str, state: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.status(session).await.1["state"] != state {
+            assert!(Instant::now() < deadline, "{session} never was {state}");
+        }
+    }
+
     pub async fn list(&self, session: &str) -> Vec<String> {
         let (status, answer) = self
             .get_json(&format!("/v1/files/list?user_id=u&session_id={session}"))
