@@ -289,7 +289,9 @@ async fn a_file_larger_than_the_workspace_is_refused_to_the_program_itself() {
 #[tokio::test]
 async fn a_cell_that_its_worker_never_took_up_does_not_run_after_its_interrupt() {
     let app = TestApp::start().await;
-    app.run("s", "import subprocess; subprocess.Popen(['sh', '-c', 'kill -STOP $PPID; touch stopped']); None").await;
+    let code = "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'until [ -e go ]; do sleep 0.01; done; kill -STOP $PPID; touch stopped'])";
+    app.run("s", code).await;
+    std::fs::write(app.only_workspace().join("go"), "").unwrap();
     let stopped = app.only_workspace().join("stopped");
     wait_for("the worker to be stopped", || {
         stopped.exists().then_some(())
