@@ -72,7 +72,11 @@ fn start_logging(settings: &Settings) -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal());
     match settings.log_format {
         LogFormat::Text => lines.with_target(false).init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Json => lines
+            .json()
+            .flatten_event(true)
+            .with_span_list(false)
+            .init(),
     }
     Ok(())
 }

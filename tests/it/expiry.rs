@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{TestApp, fetch_artifact, wait_for};
+use crate::support::{TestApp, fetch_artifact, free_port, wait_for};
 
 #[tokio::test]
 async fn an_idle_session_expires_and_its_stored_files_come_back_when_it_is_used_again() {
@@ -47,11 +47,12 @@ async fn an_idle_session_expires_and_its_stored_files_come_back_when_it_is_used_
 
 #[tokio::test]
 async fn an_expired_sessions_objects_live_as_long_as_its_links() {
+    let s3 = format!("127.0.0.1:{}", free_port());
     let settings = [
         ("SANDBOX_IDLE_SECONDS", "1"),
         ("SANDBOX_REAPER_INTERVAL", "1"),
-        ("PRESIGN_EXPIRES_SECONDS", "8"),
-        ("EMBEDDED_S3_ADDR", "127.0.0.1:39472"),
+        ("PRESIGN_EXPIRES_SECONDS", "12"),
+        ("EMBEDDED_S3_ADDR", s3.as_str()),
     ];
     let mut app = TestApp::start_with(&settings).await;
     let answer = app.run("s", "open('f.txt', 'w').write('one')").await;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{TestApp, fetch_artifact, wait_for};
+use crate::support::{TestApp, fetch_artifact, free_port, wait_for};
 
 #[tokio::test]
 async fn variables_survive_a_kill_of_the_service() {
@@ -86,7 +86,8 @@ async fn a_graceful_end_interrupts_a_cell_that_does_not_finish_and_keeps_the_san
 
 #[tokio::test]
 async fn links_handed_out_before_a_restart_work_after_it() {
-    let mut app = TestApp::start_with(&[("EMBEDDED_S3_ADDR", "127.0.0.1:39471")]).await;
+    let s3 = format!("127.0.0.1:{}", free_port());
+    let mut app = TestApp::start_with(&[("EMBEDDED_S3_ADDR", s3.as_str())]).await;
     let answer = app.run("s", "open('f.txt', 'w').write('content')").await;
     app.kill();
     app.launch().await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{TestApp, fetch_artifact, wait_for};
+use crate::support::{TestApp, fetch_artifact, free_port, wait_for};
 
 /// An S3 server of our own on a fixed port, as "any S3" that the service is pointed at.
 struct OutsideS3 {
@@ -41,14 +41,6 @@ impl OutsideS3 {
         self.stop.cancel();
         self.task.await.unwrap();
     }
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 async fn app_on(port: u16, more: &[(&str, &str)]) -> TestApp {
