@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::cell::{Cause, CellEnd, CellRun};
-use super::execution::EventSink;
+use super::events::EventSink;
 use crate::kernel::CellStatus;
 use crate::model::execution::{
     CellError, DeathReason, ExecutionAnswer, ExecutionEvent, ExecutionStatus, SyncReport,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::execution::EventSink;
+use super::events::EventSink;
 use super::output::Output;
 use super::registry::Live;
 use crate::kernel::{CellFrame, CellLink, CellStatus, KernelError};

@@ -2,67 +2,25 @@
 //! Never speaks HTTP. Invariant: once the turn is taken, exactly one answer comes, and it is true.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{MutexGuard, Notify, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{MutexGuard, Notify, watch};
 
 use super::Core;
 use super::answer;
 use super::cell::{self, CellEnd, CellRequest, CellRun};
 use super::error::CoreError;
+use super::events::EventSink;
+use super::quota::QuotaWatch;
 use super::registry::{Live, Running, Session};
-use crate::kernel::StreamName;
-use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionEvent, VariableState};
+use crate::model::execution::{ExecuteCommand, ExecutionAnswer, VariableState};
 use crate::model::ids::SessionIds;
 use crate::model::path::WorkspacePath;
 use crate::store;
 
 /// How long interrupted cells may take to end when the service shuts down.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Where an execution's events go, and how it learns that nobody listens any more.
-#[derive(Clone, Default)]
-pub struct EventSink {
-    events: Option<mpsc::UnboundedSender<ExecutionEvent>>,
-    hang_up: CancellationToken,
-}
-
-impl EventSink {
-    /// Events are bounded by the output limits, so the channel needs no bound of its own.
-    pub fn new(
-        events: Option<mpsc::UnboundedSender<ExecutionEvent>>,
-        hang_up: CancellationToken,
-    ) -> Self {
-        Self { events, hang_up }
-    }
-
-    pub fn send(&self, event: ExecutionEvent) {
-        self.send_with(|| event);
-    }
-
-    pub fn send_with(&self, event: impl FnOnce() -> ExecutionEvent) {
-        if let Some(events) = &self.events {
-            let _nobody_listens = events.send(event());
-        }
-    }
-
-    pub fn send_stream(&self, stream: StreamName, text: &str) {
-        self.send_with(|| match stream {
-            StreamName::Stdout => ExecutionEvent::Stdout(text.to_owned()),
-            StreamName::Stderr => ExecutionEvent::Stderr(text.to_owned()),
-        });
-    }
-
-    pub fn is_hung_up(&self) -> bool {
-        self.hang_up.is_cancelled()
-    }
-
-    pub async fn hung_up(&self) {
-        self.hang_up.cancelled().await;
-    }
-}
 
 impl Core {
     pub async fn execute(
@@ -330,42 +288,5 @@ impl<'s> QueuePlace<'s> {
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Looks at the size of a workspace while a cell runs, on another thread, one look at a time.
-struct QuotaWatch {
-    session: Arc<Session>,
-    budget: crate::workspace::WalkBudget,
-    exceeded: Arc<AtomicBool>,
-    looking: Arc<AtomicBool>,
-}
-
-impl QuotaWatch {
-    fn new(core: &Core, session: &Arc<Session>) -> Self {
-        Self {
-            session: session.clone(),
-            budget: core.walk_budget(),
-            exceeded: Arc::default(),
-            looking: Arc::default(),
-        }
-    }
-
-    /// What the last look said; starts the next one.
-    fn is_exceeded(&self) -> bool {
-        if !self.looking.swap(true, Ordering::AcqRel) {
-            let (workspace, budget) = (self.session.workspace.clone(), self.budget);
-            let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());
-            tokio::task::spawn_blocking(move || {
-                if let Ok(report) = workspace.walk(budget) {
-                    exceeded.store(
-                        report.out_of_budget || report.allocated_bytes > budget.max_bytes,
-                        Ordering::Release,
-                    );
-                }
-                looking.store(false, Ordering::Release);
-            });
-        }
-        self.exceeded.load(Ordering::Acquire)
     }
 }

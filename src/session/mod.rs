@@ -15,12 +15,14 @@
 mod answer;
 mod cell;
 mod error;
+mod events;
 mod execution;
 mod files;
 mod folder;
 mod ingestion;
 mod lifecycle;
 mod output;
+mod quota;
 mod reaper;
 mod registry;
 mod removal;
@@ -35,7 +37,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 pub use error::CoreError;
-pub use execution::EventSink;
+pub use events::EventSink;
 pub use files::{Download, Listed, Upload};
 pub use ingestion::IngestReport;
 pub use removal::Deleted;
