@@ -32,10 +32,10 @@ def become_subreaper() -> None:
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def offer_to_oom_killer() -> None:
-    """Make this process the first that the kernel ends when memory is short."""
+def offer_to_oom_killer(pid: int | str = "self") -> None:
+    """Make a process the first that the kernel ends when memory is short."""
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
+        with open(f"/proc/{pid}/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
         pass

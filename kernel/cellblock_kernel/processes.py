@@ -7,10 +7,13 @@ When `end_all_others` returns, nothing of the old state runs any more (within it
 from __future__ import annotations
 
 import os
-from _signal import SIGKILL
+from _signal import SIGKILL, SIGSTOP
 from time import monotonic, sleep
 
 from cellblock_kernel.private import BUILTINS as __builtins__  # noqa: F401
+
+# In the environment of every process that the host asked for, and so of all that it starts.
+MARK = "_CELLBLOCK_PROCESS"
 
 
 def reap() -> dict[int, int]:
@@ -26,16 +29,92 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end_all_others(within_secs: float = 3.0) -> dict[int, int]:
-    """SIGKILL to every other process of the sandbox, again until none is left; what was reaped."""
+def end_all_others(within_secs: float = 3.0, spare_visitors: bool = False) -> dict[int, int]:
+    """SIGKILL to every other process of the sandbox, again until none is left; what was reaped.
+
+    Visitors came in from the host, not from user code; a bridge that carries our own links is one.
+    """
     ended: dict[int, int] = {}
     deadline = monotonic() + within_secs
     kill_round = _kill_as_init if os.getpid() == 1 else _kill_descendants
+    if spare_visitors:
+        kill_round = _kill_all_but_visitors
     while kill_round() and monotonic() < deadline:
         ended.update(reap())
         sleep(0.0005)
     ended.update(reap())
     return ended
+
+
+def end_marked(mark: str, leader: int, within_secs: float = 3.0) -> dict[int, int]:
+    """SIGKILL to one process of the host and all that it started, until none is left."""
+    ended: dict[int, int] = {}
+    deadline = monotonic() + within_secs
+    while monotonic() < deadline:
+        found = [pid for pid in _others() if _belongs(pid, mark, leader)]
+        if not found:
+            break
+        for number in (SIGSTOP, SIGKILL):
+            _signal_all(found, number)
+        ended.update(reap())
+        sleep(0.0005)
+    return ended
+
+
+def end_unmarked(within_secs: float = 3.0) -> dict[int, int]:
+    """SIGKILL to everything but visitors and what the host asked for; what was reaped."""
+    ended: dict[int, int] = {}
+    deadline = monotonic() + within_secs
+    while monotonic() < deadline:
+        found = [pid for pid in _others() if not _mark_of(pid)]
+        if not found:
+            break
+        for number in (SIGSTOP, SIGKILL):
+            _signal_all(found, number)
+        ended.update(reap())
+        sleep(0.0005)
+    return ended
+
+
+def _others() -> list[str]:
+    """Every process of the sandbox but this one and visitors, who have no parent in here."""
+    own = str(os.getpid())
+    if own != "1":
+        return [str(pid) for pid in _descendants(int(own))]
+    names = [name for name in os.listdir("/proc") if name.isdigit() and name != own]
+    return [name for name in names if _parent_of(name) != 0]
+
+
+def _signal_all(pids: list[str], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(int(pid), number)
+        except OSError:
+            pass
+
+
+def _belongs(pid: str, mark: str, leader: int) -> bool:
+    """By its mark, or, if it threw its environment away, by its session."""
+    return _mark_of(pid) == mark or int(pid) == leader or _session_of(pid) == leader
+
+
+def _mark_of(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return ""
+    start = MARK.encode() + b"="
+    return next(
+        (str(e[len(start) :], "ascii", "replace") for e in entries if e.startswith(start)), ""
+    )
+
+
+def _session_of(pid: str) -> int:
+    try:
+        return os.getsid(int(pid))
+    except OSError:
+        return 0
 
 
 def _kill_as_init() -> bool:
@@ -47,6 +126,16 @@ def _kill_as_init() -> bool:
     except PermissionError:
         pass
     return True
+
+
+def _kill_all_but_visitors() -> bool:
+    """Whoever came in by `docker exec` has no parent in here; everybody else goes."""
+    found: list[str] = []
+    # Stopped first: what forks faster than one by one can be killed would outlive every round.
+    for number in (SIGSTOP, SIGKILL):
+        found = _others()
+        _signal_all(found, number)
+    return bool(found)
 
 
 def _kill_descendants() -> bool:

@@ -20,6 +20,8 @@ def run(kernel_dir: str) -> None:
     """Set everything up and serve for ever."""
     environ = os.environ
     socket_path = environ.get("CELLBLOCK_SOCKET") or "/run/cellblock/kernel.sock"
+    if socket_path.startswith("@"):
+        socket_path = "\0" + socket_path[1:]
     packages = environ.get("CELLBLOCK_PACKAGES") or "/opt/cellblock/packages"
     workspace = environ.get("CELLBLOCK_WORKSPACE") or "/workspace"
     preload = [name.strip() for name in environ.get("CELLBLOCK_PRELOAD", "").split(",")]

@@ -15,6 +15,7 @@ from select import EPOLLIN, EPOLLOUT, epoll
 from time import monotonic, sleep
 
 from cellblock_kernel import linux, processes
+from cellblock_kernel.commands import Commands
 from cellblock_kernel.frames import PACKET_LIMIT, Assembler, ProtocolError, encode, packets
 from cellblock_kernel.launch import WorkerHandle, end_link, launch
 from cellblock_kernel.private import BUILTINS as __builtins__  # noqa: F401
@@ -32,6 +33,8 @@ class Supervisor:
     def __init__(self, socket_path: str, workspace: str, preload_failed: list[str]) -> None:
         """Prepare everything that does not need the host."""
         self._socket_path = socket_path
+        # No socket of the host is mounted: a bridge that came in by exec carries the links.
+        self._bridged = socket_path.startswith("\0")
         self._workspace = workspace
         self._preload_failed = preload_failed
         self._epoll = epoll()
@@ -44,6 +47,7 @@ class Supervisor:
         self._redial_secs = _REDIAL_FIRST_SECS
         self._due: dict[str, float] = {}
         self._warm = False
+        self._commands = Commands(self._watch, self._unwatch, self._on_reaped)
         self._wake_read, self._wake_write = os.pipe()
         self._watch_children()
 
@@ -130,6 +134,8 @@ class Supervisor:
 
     def _disconnect(self) -> None:
         """The host went away: end every link and start over."""
+        # Whoever asked for these processes, and would have ended them in time, is gone.
+        self._commands.kill_all()
         if self._control is not None:
             self._unwatch(self._control.fileno())
             self._control.close()
@@ -193,6 +199,10 @@ class Supervisor:
         elif frame.get("op") == "restart":
             self._restart()
             answer["generation"] = self._generation
+        elif frame.get("op") == "spawn":
+            answer["error"] = self._spawn(frame)
+        elif frame.get("op") == "kill":
+            self._commands.kill(frame.get("process"))
         elif frame.get("op") != "ping":
             return
         if self._control is not None and type(frame.get("id")) is int:
@@ -203,29 +213,43 @@ class Supervisor:
         # 0 means whatever runs: a service that was just started does not know the last one's cell.
         if worker is None or not worker.running or execution not in (0, worker.running):
             return False
-        os.kill(worker.pid, SIGINT)
+        try:
+            os.kill(worker.pid, SIGINT)
+        except ProcessLookupError:
+            return False
         return True
+
+    def _spawn(self, frame: dict[str, object]) -> str:
+        link = self._dial()
+        if link is None:
+            return "no link to the host could be made"
+        return self._commands.start(frame, link, self._workspace)
 
     def _restart(self) -> None:
         worker = self._worker
-        ended = processes.end_all_others()
+        ended = self._end_all_others()
+        self._commands.note_ended(ended)
         if worker is not None:
             # SIGKILL is what it got; a worker that ended by itself just before tells its own end.
             self._bury(ended.get(worker.pid, 9))
         self._due.pop("_renew_cell_link", None)
         self._renew_cell_link()
 
+    def _end_all_others(self) -> dict[int, int]:
+        return processes.end_all_others(spare_visitors=self._bridged)
+
     def _launch(self, link: Socket) -> None:
         own_fds = [self._epoll.fileno(), self._wake_read, self._wake_write]
         if self._control is not None:
             own_fds.append(self._control.fileno())
+        own_fds += self._commands.descriptors()
         for _ in range(_FORK_ATTEMPTS):
             try:
                 worker = launch(link, self._generation + 1, self._workspace, own_fds)
                 break
             except OSError:
                 # A fork bomb has taken every slot, or memory is full of what the last worker left.
-                processes.end_all_others()
+                self._commands.note_ended(self._end_all_others())
                 sleep(0.01)
         else:
             end_link(link)
@@ -243,6 +267,7 @@ class Supervisor:
         """Load what workers need for their first traceback, once, so that later ones inherit it."""
         self._warm = True
         import linecache  # noqa: F401
+        import subprocess  # noqa: F401
         import traceback  # noqa: F401
 
     def _on_child(self) -> None:
@@ -251,12 +276,21 @@ class Supervisor:
                 pass
         except BlockingIOError:
             pass
-        status = processes.reap().get(self._worker.pid if self._worker else 0)
+        self._on_reaped(processes.reap())
+
+    def _on_reaped(self, ended: dict[int, int]) -> None:
+        """Children have ended: the host's programs, the worker, or what they left behind."""
+        self._commands.note_ended(ended)
+        status = ended.get(self._worker.pid if self._worker else 0)
         if status is None:
             return
         lived_secs = monotonic() - self._worker.last_handover
-        # What the dead worker left running belongs to a state that is gone.
-        processes.end_all_others()
+        # What the dead worker left running belongs to a state that is gone; what the host
+        # asked for does not.
+        if self._commands.running:
+            self._commands.note_ended(processes.end_unmarked())
+        else:
+            self._end_all_others()
         self._bury(status)
         if lived_secs > _REDIAL_FIRST_SECS:
             self._renew_cell_link()

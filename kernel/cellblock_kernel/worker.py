@@ -12,7 +12,7 @@ from os import O_RDWR, _exit, chdir, getcwd
 from os import open as open_fd
 from select import POLLIN, poll
 
-from cellblock_kernel import bundles, figures, trusted
+from cellblock_kernel import bundles, figures, rehearsal, trusted
 from cellblock_kernel.cells import Cells, Outcome
 from cellblock_kernel.descriptors import Kept, Standard
 from cellblock_kernel.frames import FRAME_LIMIT, encode
@@ -68,6 +68,8 @@ class Worker:
 
     def serve(self) -> None:
         """Run cells until the process ends."""
+        rehearsal.run(self._output, self._guard)
+        self._tidy()
         self._say_hello()
         while True:
             if self._warm:
