@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::polled_at_once::PolledAtOnce;
+
 const MAX_CONNECTIONS: usize = 1024;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -63,7 +65,7 @@ pub async fn serve<S, B>(
             .header_read_timeout(HEADER_TIMEOUT)
             .keep_alive(true)
             .serve_connection(TokioIo::new(stream), service.clone());
-        let connection = graceful.watch(connection);
+        let connection = PolledAtOnce::new(graceful.watch(connection));
         connections.spawn(async move {
             let _slot = slot;
             if let Err(error) = connection.await {

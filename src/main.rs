@@ -13,10 +13,12 @@ fn main() -> ExitCode {
         Some(word) if word == embedded::SUBCOMMAND => {
             ExitCode::from(u8::try_from(embedded::run_helper(arguments)).unwrap_or(1))
         }
-        Some("serve") => cli::serve::run(),
+        Some("serve" | "run") => cli::serve::run(arguments),
+        Some("mcp") => cli::mcp::run(),
         Some("prepare") => cli::prepare::run(),
         Some("purge") => cli::purge::run(),
         Some("doctor") => cli::doctor::run(),
+        Some("image-stamp") => cli::image_stamp(),
         Some("version" | "--version" | "-V") => cli::version(),
         None | Some("help" | "--help" | "-h") => cli::help(),
         Some(other) => cli::unknown(other),

@@ -11,10 +11,13 @@ use serde::de::DeserializeOwned;
 use super::Shared;
 use super::problem::Problem;
 use crate::model::ids::SessionIds;
+use crate::model::json_depth::is_deeper_than;
 use crate::model::path::WorkspacePath;
 
 /// Room for the longest code, escaped, and for 200 long URLs.
-const MAX_JSON_BYTES: usize = 8 << 20;
+pub const MAX_JSON_BYTES: usize = 8 << 20;
+
+const MAX_JSON_DEPTH: usize = 100;
 
 /// A JSON body. The content type must say so: a web page cannot send that to us unasked.
 pub struct JsonBody<T>(pub T);
@@ -40,6 +43,11 @@ impl<T: DeserializeOwned> FromRequest<Shared> for JsonBody<T> {
             ));
         }
         let bytes = read_body(request.into_body(), MAX_JSON_BYTES).await?;
+        // A parser that is bounded by itself still passes over fields that nobody asked for, however deep.
+        if is_deeper_than(MAX_JSON_DEPTH, &bytes) {
+            let detail = format!("the body is nested deeper than {MAX_JSON_DEPTH}");
+            return Err(Problem::invalid("body", detail));
+        }
         let mut deserializer = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
             let path = error.path().to_string();
@@ -93,7 +101,7 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for QueryOf<T> {
 }
 
 /// Serde names a missing field in its message, a wrong one in the path.
-fn invalid_field(path: &str, message: &str) -> Problem {
+pub fn invalid_field(path: &str, message: &str) -> Problem {
     let missing = message
         .strip_prefix("missing field `")
         .and_then(|rest| rest.split('`').next());

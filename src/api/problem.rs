@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use crate::metrics::METRICS;
 use crate::session::CoreError;
 
 #[derive(Debug)]
@@ -44,6 +45,14 @@ impl Problem {
     fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_seconds = Some(seconds);
         self
+    }
+
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
     }
 
     pub fn to_json(&self) -> Value {
@@ -92,6 +101,7 @@ impl From<CoreError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        METRICS.refusals.with_label_values(&[self.code]).inc();
         let mut response = (self.status, Json(self.to_json())).into_response();
         let headers = response.headers_mut();
         headers.insert(

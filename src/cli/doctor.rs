@@ -9,8 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::app::backend::{REQUIREMENTS, image_stamp};
+use crate::sandbox::docker::Engine;
 use crate::sandbox::embedded;
-use crate::settings::Settings;
+use crate::settings::{BackendChoice, QuotaChoice, Settings};
 
 struct Finding {
     name: &'static str,
@@ -41,11 +43,13 @@ pub fn run() -> ExitCode {
             remedy: "correct the values above in the environment or in .env".to_owned(),
         },
     });
-    findings.extend(embedded_checks());
     if let Ok((settings, _)) = &settings {
-        findings.push(docker());
+        findings.extend(backends(settings));
+        findings.push(quota(settings));
         findings.push(store(settings));
         findings.push(address(settings));
+    } else {
+        findings.extend(embedded_checks());
     }
     for finding in &findings {
         let mark = match (finding.ok, finding.optional) {
@@ -87,7 +91,7 @@ fn fine(name: &'static str, detail: String) -> Finding {
 }
 
 fn embedded_checks() -> Vec<Finding> {
-    let checks = embedded::probe(crate::app::REQUIREMENTS).into_iter();
+    let checks = embedded::probe(REQUIREMENTS).into_iter();
     checks
         .map(|check| Finding {
             name: check.name,
@@ -100,21 +104,118 @@ fn embedded_checks() -> Vec<Finding> {
         .collect()
 }
 
-/// Sandboxes need no Docker; this only tells what is there.
-fn docker() -> Finding {
-    let socket = "/var/run/docker.sock";
-    let answers = std::os::unix::net::UnixStream::connect(socket).is_ok();
-    let detail = if answers {
-        "an engine answers; this version uses the embedded backend"
-    } else {
-        "no engine; not needed, the embedded backend is used"
+/// What the chosen backend needs must be there; with `auto`, what either of them needs.
+fn backends(settings: &Settings) -> Vec<Finding> {
+    let (mut docker, mut embedded) = (docker_checks(settings), embedded_checks());
+    let ready = |findings: &[Finding]| {
+        findings
+            .iter()
+            .all(|finding| finding.ok || finding.optional)
     };
-    Finding {
+    let spare = match settings.sandbox.backend {
+        BackendChoice::Docker => &mut embedded,
+        BackendChoice::Embedded => &mut docker,
+        BackendChoice::Auto if ready(&docker) => &mut embedded,
+        BackendChoice::Auto => &mut docker,
+    };
+    spare.iter_mut().for_each(|finding| finding.optional = true);
+    let chosen = match settings.sandbox.backend {
+        BackendChoice::Docker => "docker",
+        BackendChoice::Embedded => "embedded",
+        BackendChoice::Auto if ready(&docker) && !docker[0].optional => {
+            "docker, which auto prefers"
+        }
+        BackendChoice::Auto => "embedded, which auto takes where docker is not ready",
+    };
+    let mut findings = vec![fine("backend", chosen.to_owned())];
+    findings.extend(docker);
+    findings.extend(embedded);
+    findings
+}
+
+fn docker_checks(settings: &Settings) -> Vec<Finding> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let found = match &runtime {
+        Ok(runtime) => runtime.block_on(Engine::find()),
+        Err(error) => Err(error.to_string()),
+    };
+    let (Ok(runtime), Ok(engine)) = (&runtime, &found) else {
+        return vec![Finding {
+            name: "docker",
+            ok: false,
+            optional: false,
+            detail: found.err().unwrap_or_default(),
+            remedy: "apt-get install docker.io and start the engine, or use SANDBOX_BACKEND=embedded as root".to_owned(),
+        }];
+    };
+    let mut findings = vec![fine("docker", format!("Engine {} answers", engine.version))];
+    findings.extend(engine.warnings.iter().map(|warning| Finding {
         name: "docker",
-        ok: answers,
+        ok: false,
         optional: true,
-        detail: detail.to_owned(),
+        detail: warning.clone(),
         remedy: String::new(),
+    }));
+    if let Err(problem) = engine.check_runtime(settings.sandbox.docker.runtime.as_deref()) {
+        findings.push(Finding {
+            name: "runtime",
+            ok: false,
+            optional: false,
+            detail: problem,
+            remedy: "add it to the engine's runtimes, or unset SANDBOX_RUNTIME".to_owned(),
+        });
+    }
+    let image = &settings.sandbox.docker.image;
+    let stamp = runtime.block_on(engine.image_stamp(image));
+    let (ok, optional, detail) = match &stamp {
+        Ok(Some(stamp)) if *stamp == image_stamp() => {
+            (true, false, format!("{image} is up to date"))
+        }
+        Ok(Some(_)) => (
+            false,
+            true,
+            format!("{image} was built for another version"),
+        ),
+        Ok(None) => (
+            false,
+            false,
+            format!("{image} is not a sandbox image of Cellblock"),
+        ),
+        Err(_) => (false, false, format!("{image} is not there")),
+    };
+    findings.push(Finding {
+        name: "image",
+        ok,
+        optional,
+        detail,
+        remedy: "./ctl.sh image".to_owned(),
+    });
+    findings
+}
+
+/// Tried in a folder of its own: this command changes nothing.
+fn quota(settings: &Settings) -> Finding {
+    let name = "quota";
+    if settings.files.workspace_quota == QuotaChoice::Soft {
+        return fine(name, "soft, as WORKSPACE_QUOTA says".to_owned());
+    }
+    let folder = std::env::temp_dir().join(format!("cellblock-doctor-{}", std::process::id()));
+    let tried = crate::app::hard_volumes(settings, &folder);
+    let _best_effort = std::fs::remove_dir_all(&folder);
+    match tried {
+        Ok(_) => fine(
+            name,
+            "hard: each workspace is a file system of its own".to_owned(),
+        ),
+        Err(error) => Finding {
+            name,
+            ok: false,
+            optional: settings.files.workspace_quota == QuotaChoice::Auto,
+            detail: format!("soft: workspaces are only looked at twice a second ({error})"),
+            remedy: "run as root on a host with loop devices, ext4 and e2fsprogs".to_owned(),
+        },
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use crate::app::REQUIREMENTS;
+use crate::app::backend::REQUIREMENTS;
 use crate::sandbox::embedded::{Python, packages};
 
 pub fn run() -> ExitCode {

@@ -1,5 +1,5 @@
-//! `cellblock purge`: ends every sandbox of a work root whose service is not running.
-//! Never touches files, stored or not. Invariant: afterwards no process of this deployment's sandboxes is left.
+//! `cellblock purge`: ends every sandbox of a work root whose service is not running, and unmounts its workspaces.
+//! Never touches files, stored or not. Invariant: afterwards no process of this deployment's sandboxes is left, and no mount.
 #![expect(
     clippy::print_stdout,
     reason = "this is where the program speaks to the terminal"
@@ -8,7 +8,6 @@
 use std::process::ExitCode;
 
 use crate::app;
-use crate::sandbox::Backend;
 use crate::settings::Settings;
 
 pub fn run() -> ExitCode {
@@ -30,10 +29,5 @@ async fn purge() -> anyhow::Result<usize> {
     let (settings, _) = Settings::load()?;
     let work_root = app::open_work_root(&settings.work_root)?;
     let _lock = app::lock_work_root(&work_root).await?;
-    let backend = app::embedded_backend(&work_root)?;
-    let mut count = 0;
-    for (_, handle) in backend.list().await? {
-        count += usize::from(backend.remove(&handle).await?);
-    }
-    Ok(count)
+    app::end_left_sandboxes(&settings, &work_root).await
 }

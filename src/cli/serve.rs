@@ -1,23 +1,49 @@
-//! `cellblock serve`: settings, logging, signals, and the app.
+//! `cellblock serve`, also called `run`: settings, logging, signals, and the app.
 //! Never goes on with a bad setting. Invariant: SIGTERM and SIGINT end it gracefully, a second one at once.
+#![expect(
+    clippy::print_stdout,
+    reason = "this is where the program speaks to the terminal"
+)]
 
-use std::io::IsTerminal;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
+use super::logging;
 use crate::app;
-use crate::settings::{LogFormat, Settings};
+use crate::settings::Settings;
 
-pub fn run() -> ExitCode {
-    let (settings, unknown) = match Settings::load() {
+const HELP: &str = "\
+usage: cellblock run [--host ADDRESS] [--port PORT]
+
+Runs the service, on 127.0.0.1:8000 unless told otherwise. All settings come from the environment and .env.
+";
+
+pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    if arguments
+        .iter()
+        .any(|word| word == "--help" || word == "-h")
+    {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let given = match super::given(arguments.into_iter(), &["host", "port"]) {
+        Ok(given) => given,
+        Err(problem) => {
+            eprintln!("cellblock: {problem}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    let (settings, unknown) = match Settings::load_with(given) {
         Ok(loaded) => loaded,
         Err(error) => return super::fail(&error.into()),
     };
-    if let Err(error) = start_logging(&settings) {
-        return super::fail(&error);
-    }
+    let _tracing = match logging::start(&settings) {
+        Ok(tracing) => tracing,
+        Err(error) => return super::fail(&error),
+    };
     for name in unknown {
         tracing::warn!(name, "a name in .env is not a setting of this version");
     }
@@ -52,31 +78,4 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    let level = settings.log_level.as_str();
-    // A plain word is about this service; what its libraries have to say at that level would drown it.
-    let plain = level.chars().all(|c| c.is_ascii_alphabetic());
-    let directives = if plain {
-        format!("warn,s3s=off,cellblock={level}")
-    } else {
-        level.to_owned()
-    };
-    let filter = EnvFilter::builder().parse(directives).map_err(|error| {
-        anyhow::anyhow!("LOG_LEVEL={:?} is not allowed: use error, warn, info, debug, trace or a filter ({error})", settings.log_level)
-    })?;
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    match settings.log_format {
-        LogFormat::Text => lines.with_target(false).init(),
-        LogFormat::Json => lines
-            .json()
-            .flatten_event(true)
-            .with_span_list(false)
-            .init(),
-    }
-    Ok(())
 }

@@ -2,6 +2,8 @@
 //! Never grows past one frame of `MAX_FRAME_BYTES`, whatever the peer sends.
 //! Invariant: `Assembler` gives back exactly the frames that `packets` split.
 
+use crate::model::json_depth::is_deeper_than;
+
 pub const MAX_FRAME_BYTES: usize = 1024 * 1024;
 pub const MAX_PAYLOAD_BYTES: usize = 61_440;
 pub const MAX_DEPTH: usize = 64;
@@ -89,19 +91,8 @@ impl Assembler {
 
 /// Refuses nesting that no frame of the protocol has, before anybody parses it.
 fn checked(frame: Vec<u8>) -> Result<Vec<u8>, FrameError> {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in &frame {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => depth += 1,
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(FrameError::TooDeep);
-        }
+    if is_deeper_than(MAX_DEPTH, &frame) {
+        return Err(FrameError::TooDeep);
     }
     Ok(frame)
 }

@@ -2,7 +2,7 @@
 //! Never interprets an execution's result; the session does. Drop it and every link ends.
 //! Invariant: a cell link is in one pair of hands at a time, and a dead worker's link never comes back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,15 +14,21 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::frame::MAX_FRAME_BYTES;
 use super::listener::KernelListener;
 use super::message::{CellFrame, ControlReply, Hello, HostFrame, PROTOCOL_VERSION};
 use super::socket::{PacketSocket, SocketError};
 
-/// Control links and links that have not said hello. An init needs two, three while it replaces a worker; more are a flood.
-const MAX_UNCLAIMED: usize = 8;
+/// Control links and links that have not said hello. An init needs two, three while it replaces a worker, and one more for
+/// each process that is just being started; more are a flood.
+const MAX_UNCLAIMED: usize = 72;
+const MAX_LOGGED_FAILURES: usize = 16;
+const MAX_LOGGED_BYTES: usize = 300;
 const INTERRUPT_TRIES: usize = 20;
 const INTERRUPT_PAUSE: Duration = Duration::from_millis(25);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
+/// A busy sandbox may take a while to fork, and to end a tree of processes.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -30,6 +36,11 @@ pub enum KernelError {
     NotConnected,
     #[error("the kernel did not answer in time")]
     NoAnswer,
+    /// The sandbox's own words on why a program cannot be started.
+    #[error("{0}")]
+    NotStarted(String),
+    #[error("what is to be sent to the sandbox is too long")]
+    TooLong,
     #[error("the kernel broke the protocol: {0}")]
     Protocol(String),
     #[error(transparent)]
@@ -52,6 +63,8 @@ struct Shared {
 struct State {
     control: Option<mpsc::UnboundedSender<ControlRequest>>,
     cell: Option<CellLink>,
+    /// Who waits for the link of a process, by the process's number.
+    processes: HashMap<u64, oneshot::Sender<PacketSocket>>,
 }
 
 struct ControlRequest {
@@ -65,6 +78,20 @@ pub struct CellLink {
     socket: PacketSocket,
     pub generation: u64,
     pub execution_count: u64,
+}
+
+/// The link of one process: its output, then its end. Dropped before that, the process is ended.
+pub struct ProcessLink {
+    socket: PacketSocket,
+    process: u64,
+}
+
+/// What to start: a program with arguments, a folder below the workspace, variables on top of the sandbox's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub argv: Vec<String>,
+    pub cwd: String,
+    pub env: BTreeMap<String, String>,
 }
 
 impl Kernel {
@@ -90,11 +117,7 @@ impl Kernel {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.shared
-            .lock()
-            .control
-            .as_ref()
-            .is_some_and(|control| !control.is_closed())
+        self.shared.has_control()
     }
 
     /// The kernel was connected and is not any more; one that lives dials again at once.
@@ -186,13 +209,59 @@ impl Kernel {
         self.control(|id| HostFrame::Restart { id }).await.map(drop)
     }
 
+    /// Starts a process beside the worker.
+    pub async fn spawn(&self, process: u64, program: &Program) -> Result<ProcessLink, KernelError> {
+        let (sender, arrives) = oneshot::channel();
+        self.shared.lock().processes.insert(process, sender);
+        let Program { argv, cwd, env } = program;
+        let frame = |id| HostFrame::Spawn {
+            id,
+            process,
+            argv,
+            cwd,
+            env,
+        };
+        let started = async {
+            let reply = self.control_within(PROCESS_TIMEOUT, frame).await?;
+            if !reply.error.is_empty() {
+                return Err(KernelError::NotStarted(reply.error));
+            }
+            let socket = timeout(CONTROL_TIMEOUT, arrives).await;
+            socket
+                .map_err(|_| KernelError::NoAnswer)?
+                .map_err(|_| KernelError::NotConnected)
+        };
+        let socket = started.await.inspect_err(|_| {
+            self.shared.lock().processes.remove(&process);
+        })?;
+        Ok(ProcessLink { socket, process })
+    }
+
+    /// Ends a process and everything it started.
+    pub async fn kill(&self, process: u64) -> Result<(), KernelError> {
+        self.control_within(PROCESS_TIMEOUT, |id| HostFrame::Kill { id, process })
+            .await
+            .map(drop)
+    }
+
     async fn control(
         &self,
         frame: impl FnOnce(u64) -> HostFrame<'static>,
     ) -> Result<ControlReply, KernelError> {
+        self.control_within(CONTROL_TIMEOUT, frame).await
+    }
+
+    async fn control_within<'f>(
+        &self,
+        limit: Duration,
+        frame: impl FnOnce(u64) -> HostFrame<'f>,
+    ) -> Result<ControlReply, KernelError> {
         let id = self.shared.next_request.fetch_add(1, Ordering::Relaxed);
         let frame = serde_json::to_vec(&frame(id))
             .map_err(|error| KernelError::Protocol(error.to_string()))?;
+        if frame.len() > MAX_FRAME_BYTES {
+            return Err(KernelError::TooLong);
+        }
         let (reply, answered) = oneshot::channel();
         let control = self
             .shared
@@ -203,7 +272,7 @@ impl Kernel {
         control
             .send(ControlRequest { id, frame, reply })
             .map_err(|_| KernelError::NotConnected)?;
-        timeout(CONTROL_TIMEOUT, answered)
+        timeout(limit, answered)
             .await
             .map_err(|_| KernelError::NoAnswer)?
             .map_err(|_| KernelError::NotConnected)
@@ -214,6 +283,18 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn has_control(&self) -> bool {
+        self.lock()
+            .control
+            .as_ref()
+            .is_some_and(|control| !control.is_closed())
+    }
+}
+
+/// As much of the kernel's words as a log needs.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_LOGGED_BYTES)]
 }
 
 impl CellLink {
@@ -230,6 +311,7 @@ impl CellLink {
             max_output_bytes,
         })
         .map_err(|error| KernelError::Protocol(error.to_string()))?;
+        self.socket.begin_anew();
         Ok(self.socket.send_frame(&frame).await?)
     }
 
@@ -240,6 +322,20 @@ impl CellLink {
             let frame: CellFrame = serde_json::from_slice(&frame)
                 .map_err(|error| KernelError::Protocol(error.to_string()))?;
             if frame.execution() == Some(id) || matches!(frame, CellFrame::Died { .. }) {
+                return Ok(frame);
+            }
+        }
+    }
+}
+
+impl ProcessLink {
+    /// The next output, or the end.
+    pub async fn next(&mut self) -> Result<CellFrame, KernelError> {
+        loop {
+            let frame = self.socket.next_frame().await?;
+            let frame: CellFrame = serde_json::from_slice(&frame)
+                .map_err(|error| KernelError::Protocol(error.to_string()))?;
+            if frame.execution() == Some(self.process) {
                 return Ok(frame);
             }
         }
@@ -285,6 +381,18 @@ async fn serve_link(connection: OwnedFd, shared: Arc<Shared>) {
                 shared.changed.notify_waiters();
                 Ok(())
             }
+            Hello::Process { process } => {
+                // One that nobody asked for ends here, and with it its link.
+                if let Some(waits) = shared.lock().processes.remove(&process) {
+                    let _gave_up = waits.send(socket);
+                }
+                Ok(())
+            }
+            // The init ends its control link before it dials another. Whoever says this now is the worker, on a link
+            // that was given to it for cells.
+            Hello::Control { .. } if shared.has_control() => Err(KernelError::Protocol(
+                "there is a control link already".to_owned(),
+            )),
             Hello::Control { protocol, .. } if protocol != PROTOCOL_VERSION => Err(
                 KernelError::Protocol(format!("kernel speaks protocol {protocol}")),
             ),
@@ -293,8 +401,9 @@ async fn serve_link(connection: OwnedFd, shared: Arc<Shared>) {
                 preload_failed,
                 ..
             } => {
-                tracing::debug!(python, "kernel connected");
-                for failure in preload_failed.iter().take(16) {
+                tracing::debug!(python = beginning(&python), "kernel connected");
+                for failure in preload_failed.iter().take(MAX_LOGGED_FAILURES) {
+                    let failure = beginning(failure);
                     tracing::warn!(failure, "a module of SANDBOX_PRELOAD could not be imported");
                 }
                 serve_control(socket, &shared).await

@@ -14,8 +14,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::socket::watch;
 
-const SOCKET_NAME: &str = "kernel.sock";
-const BACKLOG: i32 = 16;
+pub(super) const SOCKET_NAME: &str = "kernel.sock";
+const BACKLOG: i32 = 64;
 const STRANGER_PAUSE: Duration = Duration::from_millis(25);
 
 pub struct KernelListener {

@@ -2,6 +2,8 @@
 //! Does no I/O. Invariant: a frame that does not fit its type is an error, never a guess;
 //! nesting is bounded by serde_json's own limit and bundles by what the frame limit lets through.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::model::execution::{CellError, MimeBundle};
@@ -20,6 +22,17 @@ pub enum HostFrame<'a> {
     },
     Restart {
         id: u64,
+    },
+    Spawn {
+        id: u64,
+        process: u64,
+        argv: &'a [String],
+        cwd: &'a str,
+        env: &'a BTreeMap<String, String>,
+    },
+    Kill {
+        id: u64,
+        process: u64,
     },
     Execute {
         id: u64,
@@ -43,6 +56,9 @@ pub enum Hello {
         #[serde(default)]
         execution_count: u64,
     },
+    Process {
+        process: u64,
+    },
 }
 
 /// The supervisor's answer to a control request.
@@ -52,6 +68,9 @@ pub struct ControlReply {
     /// To an interrupt: whether the execution was running.
     #[serde(default)]
     pub running: bool,
+    /// To a spawn: why there is no process; empty if there is one.
+    #[serde(default)]
+    pub error: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

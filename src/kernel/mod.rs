@@ -6,7 +6,10 @@ pub mod frame;
 mod link;
 mod listener;
 mod message;
+mod raw_packets;
 mod socket;
 
-pub use link::{CellLink, Kernel, KernelError};
+pub use frame::MAX_PACKET_BYTES;
+pub use link::{CellLink, Kernel, KernelError, ProcessLink, Program};
 pub use message::{CellFrame, CellStatus, Death, StreamName};
+pub use raw_packets::RawPackets;

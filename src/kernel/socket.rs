@@ -1,10 +1,13 @@
 //! One packet socket as an async object: whole packets in, whole packets out.
 //! Knows nothing of frames' meaning. Invariant: a packet is sent whole or not at all.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use futures_util::FutureExt;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -21,10 +24,17 @@ pub enum SocketError {
     Frame(#[from] FrameError),
 }
 
+thread_local! {
+    /// Where this thread receives packets, of whichever link: one that is silent then costs no buffer. One byte longer
+    /// than the longest legal packet, so that an overlong one shows as such.
+    static PACKET: RefCell<Box<[u8]>> =
+        RefCell::new(vec![0; frame::MAX_PACKET_BYTES + 1].into_boxed_slice());
+}
+
 pub struct PacketSocket {
     fd: AsyncFd<OwnedFd>,
     assembler: Assembler,
-    buffer: Box<[u8]>,
+    pace: Pace,
 }
 
 impl PacketSocket {
@@ -33,7 +43,7 @@ impl PacketSocket {
         Ok(Self {
             fd: watch(fd, Interest::READABLE | Interest::WRITABLE)?,
             assembler: Assembler::default(),
-            buffer: vec![0; frame::MAX_PACKET_BYTES + 1].into_boxed_slice(),
+            pace: Pace::default(),
         })
     }
 
@@ -49,14 +59,21 @@ impl PacketSocket {
         Ok(())
     }
 
+    /// Something new is asked of the peer: what it answers is read at full speed again.
+    pub fn begin_anew(&mut self) {
+        self.pace = Pace::default();
+    }
+
+    /// May be dropped at any point without losing a packet.
     pub async fn next_frame(&mut self) -> Result<Vec<u8>, SocketError> {
         loop {
-            let buffer = &mut self.buffer;
-            let length = self
+            self.pace.keep().await;
+            let (assembler, pace) = (&mut self.assembler, &mut self.pace);
+            let received = self
                 .fd
-                .async_io(Interest::READABLE, |fd| receive(fd, buffer))
+                .async_io(Interest::READABLE, |fd| receive(fd, assembler, pace))
                 .await?;
-            if let Some(frame) = self.take_packet(length)? {
+            if let Some(frame) = received? {
                 return Ok(frame);
             }
         }
@@ -68,12 +85,37 @@ impl PacketSocket {
             ready.clear_ready();
         }
     }
+}
 
-    fn take_packet(&mut self, length: usize) -> Result<Option<Vec<u8>>, SocketError> {
-        if length == 0 {
-            return Err(SocketError::Ended);
+/// How fast a link is read. Reading is the host's work, and no limit of the sandbox counts it: code that sends rubbish
+/// as fast as it can would take a core from its neighbours. What an execution rightly sends is read at full speed.
+#[derive(Default)]
+struct Pace {
+    read_bytes: usize,
+    /// Beyond the free part, since the last pause.
+    unpaid_bytes: usize,
+}
+
+impl Pace {
+    const FREE_BYTES: usize = 16 << 20;
+    const BYTES_PER_PAUSE: usize = 128 << 10;
+    const PAUSE: Duration = Duration::from_millis(1);
+    /// What a packet costs, however short it is.
+    const LEAST_BYTES: usize = 1024;
+
+    fn count(&mut self, packet_bytes: usize) {
+        let cost = packet_bytes.max(Self::LEAST_BYTES);
+        self.read_bytes = self.read_bytes.saturating_add(cost);
+        if self.read_bytes > Self::FREE_BYTES {
+            self.unpaid_bytes += cost;
         }
-        Ok(self.assembler.push(&self.buffer[..length])?)
+    }
+
+    async fn keep(&mut self) {
+        if self.unpaid_bytes >= Self::BYTES_PER_PAUSE {
+            tokio::time::sleep(Self::PAUSE).await;
+            self.unpaid_bytes = 0;
+        }
     }
 }
 
@@ -87,8 +129,69 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
 }
 
-/// The buffer is one byte longer than the longest legal packet, so an overlong one shows as such.
-fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    let (length, _) = rustix::net::recv(fd, buffer, RecvFlags::DONTWAIT)?;
-    Ok(length)
+/// Takes one packet from the socket; gives the frame that it completes, if it does.
+fn receive(
+    fd: &OwnedFd,
+    assembler: &mut Assembler,
+    pace: &mut Pace,
+) -> io::Result<Result<Option<Vec<u8>>, SocketError>> {
+    PACKET.with_borrow_mut(|packet| {
+        let mut take = || rustix::net::recv(fd, &mut **packet, RecvFlags::DONTWAIT);
+        let (length, _) = match take() {
+            // The peer closed without reading all; that is told first, and once. Its last words are still to be read.
+            Err(Errno::CONNRESET) => take()?,
+            taken => taken?,
+        };
+        if length == 0 {
+            return Ok(Err(SocketError::Ended));
+        }
+        pace.count(length);
+        Ok(assembler.push(&packet[..length]).map_err(SocketError::from))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_words_of_a_peer_that_closed_without_reading_are_heard() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (mut ours, theirs) = (
+            PacketSocket::new(ours).unwrap(),
+            PacketSocket::new(theirs).unwrap(),
+        );
+        ours.send_frame(b"a cell").await.unwrap();
+        theirs.send_frame(b"it died").await.unwrap();
+        drop(theirs);
+        assert_eq!(ours.next_frame().await.unwrap(), b"it died");
+        let end = ours.next_frame().await;
+        assert!(matches!(end, Err(SocketError::Ended)), "{end:?}");
+    }
+
+    /// Whether the next read waits after packets of these sizes, and whether the one after that does.
+    async fn waits(packet_bytes: usize, packets: usize) -> (bool, bool) {
+        let mut pace = Pace::default();
+        for _ in 0..packets {
+            pace.count(packet_bytes);
+        }
+        let first = pace.keep().now_or_never().is_none();
+        pace.keep().await;
+        (first, pace.keep().now_or_never().is_none())
+    }
+
+    #[tokio::test]
+    async fn what_an_execution_rightly_sends_is_read_at_full_speed_and_a_flood_is_not() {
+        assert_eq!(waits(frame::MAX_PACKET_BYTES, 250).await, (false, false));
+        assert_eq!(waits(frame::MAX_PACKET_BYTES, 400).await, (true, false));
+        assert_eq!(waits(1, 10_000).await, (false, false));
+        assert_eq!(
+            waits(1, 20_000).await,
+            (true, false),
+            "short packets cost too"
+        );
+    }
 }

@@ -39,6 +39,18 @@ pub enum ExecutionStatus {
     Died,
 }
 
+impl ExecutionStatus {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+            Self::Died => "died",
+        }
+    }
+}
+
 /// What became of the variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

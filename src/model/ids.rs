@@ -34,6 +34,53 @@ impl SessionIds {
         })
     }
 
+    /// The session of a dialect that has ids of its own. No caller of another dialect can name it: its user id holds a
+    /// character that ids may not have.
+    pub fn of_dialect(
+        dialect: &'static str,
+        field: &'static str,
+        id: &str,
+    ) -> Result<Self, InvalidId> {
+        check_id(field, id)?;
+        Ok(Self {
+            user_id: format!("/{dialect}"),
+            session_id: id.to_owned(),
+        })
+    }
+
+    /// Like `of_dialect`, for sessions that several ids name together, each with the field it came from.
+    pub fn of_dialect_parts(
+        dialect: &'static str,
+        kind: &'static str,
+        parts: &[(&'static str, &str)],
+    ) -> Result<Self, InvalidId> {
+        let mut session_id = kind.to_owned();
+        for (field, part) in parts {
+            check_id(field, part)?;
+            // With their lengths, so that ("a:b", "c") and ("a", "b:c") differ.
+            session_id.push_str(&format!(":{}:{part}", part.len()));
+        }
+        Ok(Self {
+            user_id: format!("/{dialect}"),
+            session_id,
+        })
+    }
+
+    /// Which dialect's session it is.
+    pub fn dialect(&self) -> &'static str {
+        match self.user_id.as_str() {
+            "/threads" => "threads",
+            "/sessions" => "sessions",
+            "/tools" => "tools",
+            _ => "v1",
+        }
+    }
+
+    /// Whether using it is not enough to open it: dialects with ids of their own create their sessions.
+    pub fn must_be_created(&self) -> bool {
+        self.user_id.starts_with('/')
+    }
+
     pub fn user_id(&self) -> &str {
         &self.user_id
     }
@@ -119,6 +166,20 @@ fn hash_parts(parts: &[&str]) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_dialects_sessions_cannot_be_named_by_other_callers() {
+        let own = SessionIds::of_dialect("threads", "thread_id", "t").unwrap();
+        assert!(own.must_be_created());
+        assert!(SessionIds::parse(own.user_id(), "t").is_err());
+        assert_ne!(own.key(), SessionIds::parse("threads", "t").unwrap().key());
+        assert!(SessionIds::of_dialect("threads", "thread_id", "a/b").is_err());
+        let of = |run, key| {
+            SessionIds::of_dialect_parts("tools", "workflow", &[("run", run), ("key", key)])
+        };
+        assert_ne!(of("a:b", "c").unwrap(), of("a", "b:c").unwrap());
+        assert!(of("a", "/").is_err());
+    }
 
     #[test]
     fn ids_that_could_be_read_as_paths_or_break_a_log_are_refused() {

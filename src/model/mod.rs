@@ -3,4 +3,6 @@
 
 pub mod execution;
 pub mod ids;
+pub mod json_depth;
 pub mod path;
+pub mod process;

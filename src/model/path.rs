@@ -33,7 +33,7 @@ impl WorkspacePath {
                 return refuse(text, "contains a \".\" or \"..\" segment");
             }
         }
-        Self::from_bytes(decode_if_not_utf8(stripped))
+        Self::from_bytes(unescape(stripped))
             .map_err(|InvalidPath(problem)| InvalidPath(format!("path {} {problem}", quoted(text))))
     }
 
@@ -46,8 +46,22 @@ impl WorkspacePath {
         Self::parse(trimmed).map(Some)
     }
 
+    /// The folder it is in, if it is not the workspace itself, and its name there.
+    pub fn split(&self) -> (Option<Self>, &[u8]) {
+        let name = self.file_name();
+        let folder = &self.0[..self.0.len() - name.len()];
+        let folder = folder
+            .strip_suffix(b"/")
+            .map(|folder| Self(folder.to_vec()));
+        (folder, name)
+    }
+
     /// For names that come from the workspace itself.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, InvalidPath> {
+        // A walk asks this for every file, so what is fine is found so in one pass.
+        if is_fine(&bytes) {
+            return Ok(Self(bytes));
+        }
         let problem = if bytes.is_empty() {
             "is empty"
         } else if bytes.len() > MAX_PATH_BYTES {
@@ -63,10 +77,8 @@ impl WorkspacePath {
             .any(|s| s.len() > MAX_SEGMENT_BYTES)
         {
             "has a name longer than 255 bytes"
-        } else if bytes.split(|b| *b == b'/').count() > MAX_DEPTH {
-            "is deeper than 64 folders"
         } else {
-            return Ok(Self(bytes));
+            "is deeper than 64 folders"
         };
         Err(InvalidPath(problem.to_owned()))
     }
@@ -102,11 +114,12 @@ impl WorkspacePath {
             && other.0[self.0.len()] == b'/'
     }
 
-    /// How the path is written in answers: the name itself, or percent-encoded if it is not UTF-8.
+    /// How the path is written in answers: the name itself, or percent-encoded if it is not UTF-8 or could be mistaken
+    /// for one that is not. `parse` gives the same path again.
     pub fn to_text(&self) -> String {
         match std::str::from_utf8(&self.0) {
-            Ok(text) => text.to_owned(),
-            Err(_) => encode(&self.0),
+            Ok(text) if !must_be_escaped(&self.0) => text.to_owned(),
+            _ => encode(&self.0),
         }
     }
 
@@ -126,13 +139,36 @@ impl fmt::Debug for WorkspacePath {
     }
 }
 
-/// The escaped form that `to_text` gives for a name that is not UTF-8 is understood on the way in, too.
-fn decode_if_not_utf8(text: &str) -> Vec<u8> {
+fn is_fine(path: &[u8]) -> bool {
+    let mut depth = 0;
+    let fine_name = |name: &[u8]| {
+        depth += 1;
+        (1..=MAX_SEGMENT_BYTES).contains(&name.len())
+            && !matches!(name, b"." | b"..")
+            && !name.contains(&0)
+    };
+    path.len() <= MAX_PATH_BYTES && path.split(|b| *b == b'/').all(fine_name) && depth <= MAX_DEPTH
+}
+
+/// The name that a text means: the text itself, or what `to_text` escaped to get it.
+fn unescape(text: &str) -> Vec<u8> {
+    match escaped_in(text) {
+        Some(name) => name,
+        None => text.as_bytes().to_vec(),
+    }
+}
+
+/// What is escaped in a text, if it is just what `to_text` would write for something that must be escaped.
+fn escaped_in(text: &str) -> Option<Vec<u8>> {
     let decoded: Vec<u8> = percent_decode_str(text).collect();
-    if std::str::from_utf8(&decoded).is_err() {
-        decoded
-    } else {
-        text.as_bytes().to_vec()
+    (encode(&decoded) == text && must_be_escaped(&decoded)).then_some(decoded)
+}
+
+/// True for names that are not UTF-8, and for those that look like an escaped one: a file may be called `%FF`.
+fn must_be_escaped(name: &[u8]) -> bool {
+    match std::str::from_utf8(name) {
+        Ok(text) => text.contains('%') && escaped_in(text).is_some(),
+        Err(_) => true,
     }
 }
 

@@ -159,7 +159,7 @@ fn stopped(
         ),
         Cause::Quota => {
             let value =
-                "the workspace grew over MAX_WORKSPACE_SIZE_MB and the cell was stopped".to_owned();
+                "the workspace grew over MAX_WORKSPACE_SIZE_MB, or filled the disk of the service, and the cell was stopped".to_owned();
             (
                 ExecutionStatus::Error,
                 told("WorkspaceQuotaExceeded", value),

@@ -33,6 +33,8 @@ pub enum CoreError {
     Internal(#[source] anyhow::Error),
 }
 
+const DISK_FAILED: &str = "the disk of the service is full or failed; nothing was kept";
+
 impl CoreError {
     pub fn internal(error: impl Into<anyhow::Error>) -> Self {
         Self::Internal(error.into())
@@ -45,15 +47,25 @@ impl CoreError {
         }
     }
 
+    fn disk(problem: &str) -> Self {
+        Self::QuotaExceeded {
+            problem: problem.to_owned(),
+            limit: 0,
+            current: 0,
+        }
+    }
+
     /// Workspace trouble: a full disk is the operator's to mend, and said as such.
     pub fn workspace(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::QuotaExceeded {
-                    problem: "the disk of the service is full".to_owned(),
-                    limit: 0,
-                    current: 0,
-                }
+                Self::disk("the disk of the service is full")
+            }
+            // A workspace's image could not grow: its file system hears of that as a failing device.
+            std::io::ErrorKind::ReadOnlyFilesystem => Self::disk(DISK_FAILED),
+            _ if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                tracing::error!(%error, "the disk under a workspace failed");
+                Self::disk(DISK_FAILED)
             }
             _ => Self::internal(anyhow::Error::new(error).context("workspace access failed")),
         }
@@ -74,6 +86,9 @@ impl From<InvalidPath> for CoreError {
 
 impl From<BackendError> for CoreError {
     fn from(error: BackendError) -> Self {
+        if let BackendError::Silent(_) = error {
+            return Self::Unavailable(error.to_string());
+        }
         tracing::error!(%error, "the sandbox backend failed");
         Self::Unavailable("a sandbox could not be made; the log of the service says why".to_owned())
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{MutexGuard, Notify, watch};
+use tracing::Instrument;
 
 use super::Core;
 use super::answer;
@@ -14,10 +15,13 @@ use super::error::CoreError;
 use super::events::EventSink;
 use super::quota::QuotaWatch;
 use super::registry::{Live, Running, Session};
+use crate::kernel::CellStatus;
+use crate::metrics::METRICS;
 use crate::model::execution::{ExecuteCommand, ExecutionAnswer, VariableState};
 use crate::model::ids::SessionIds;
 use crate::model::path::WorkspacePath;
 use crate::store;
+use crate::volume;
 
 /// How long interrupted cells may take to end when the service shuts down.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,6 +33,11 @@ impl Core {
         command: ExecuteCommand,
         events: EventSink,
     ) -> Result<ExecutionAnswer, CoreError> {
+        if !fits_a_frame(&command.code) {
+            let text = "the code is larger than 500000 bytes, or a megabyte when it is escaped";
+            return Err(CoreError::TooLarge(text.to_owned()));
+        }
+        self.require_disk()?;
         loop {
             if self.is_shutting_down() {
                 return Err(CoreError::Unavailable(
@@ -70,12 +79,15 @@ impl Core {
         command: &ExecuteCommand,
         events: &EventSink,
     ) -> Result<ExecutionAnswer, CoreError> {
-        self.provide_inputs(session, &command.inputs).await?;
+        if !command.inputs.is_empty() {
+            Box::pin(self.provide_inputs(session, &command.inputs)).await?;
+        }
         let started = Instant::now();
         let mut outcome = self.run(session, command, events).await?;
         if matches!(outcome.0.end, CellEnd::NotStarted) {
-            session.sandbox.lock().await.lost = true;
+            let lost_before = outcome.0.lost_before;
             outcome = self.run(session, command, events).await?;
+            outcome.0.lost_before |= lost_before;
         }
         let (mut run, reason_oom) = outcome;
         // Taken only now: whatever happened to earlier variables until this answer is said with it.
@@ -83,12 +95,15 @@ impl Core {
         let duration = started.elapsed();
         run.lost_before |= lost_before;
         let mut answer = answer::from_run(run, reason_oom, command.timeout, duration, events);
+        METRICS.execution(session.ids.dialect(), answer.status.word(), duration);
         if answer.state == VariableState::Lost && events.is_hung_up() {
             // Nobody hears this answer: the next one says it.
             session.sandbox.lock().await.lost = true;
         }
         if !session.is_closed() {
-            match self.sync_workspace(session, command.link_expires_in).await {
+            let sync = self.sync_workspace(session, command.link_expires_in);
+            let span = tracing::debug_span!("sync", session = %session.key);
+            match sync.instrument(span).await {
                 Ok((artifacts, sync)) => (answer.artifacts, answer.sync) = (artifacts, sync),
                 Err(error) => {
                     tracing::error!(session = %session.key, ?error, "the workspace could not be looked through");
@@ -123,14 +138,19 @@ impl Core {
             interrupt,
             over_quota: &|| quota.is_exceeded(),
         };
-        let run = cell::run_cell(live, request, events).await;
+        let span = tracing::debug_span!("kernel", session = %session.key);
+        let run = cell::run_cell(live, request, events).instrument(span).await;
         let died = !matches!(run.end, CellEnd::Done { .. } | CellEnd::Withdrawn);
         // Only SIGKILL is the OOM killer's; a count that rose may also be an earlier child's.
         let by_sigkill = !matches!(run.end, CellEnd::Died { by_exit: true, .. });
         let oom = died && cell::oom_struck(self.backend(), live).await && by_sigkill;
         self.note_generation(session, live)?;
-        if matches!(run.end, CellEnd::SandboxLost | CellEnd::NotStarted) {
-            self.discard_sandbox(session, live).await;
+        let ended_well =
+            matches!(&run.end, CellEnd::Done { status, .. } if *status == CellStatus::Ok);
+        if matches!(run.end, CellEnd::SandboxLost | CellEnd::NotStarted)
+            || (!ended_well && volume::has_failed(session.folder.path()))
+        {
+            Box::pin(self.discard_sandbox(session, live)).await;
         }
         *session.running() = None;
         outcome_sender.send_replace(Some(if died || run.lost_before {
@@ -181,6 +201,9 @@ impl Core {
                         path.to_text()
                     )));
                 }
+                Err(store::StoreError::File(error)) if is_full(&error) => {
+                    return Err(session.file_trouble(error));
+                }
                 Err(store::StoreError::File(_)) => {
                     let problem = format!(
                         "inputs: {:?} is in the way of the stored file",
@@ -208,7 +231,8 @@ impl Core {
     /// A cell of an earlier service may still run in a sandbox that was taken over.
     async fn interrupt_leftover(&self, session: &Session) -> Option<VariableState> {
         let live = session.sandbox.try_lock().ok()?.live.clone()?;
-        if live.kernel.worker_is_idle() || !live.kernel.is_connected() {
+        // In any other sandbox a worker that is not idle has just been started and runs nothing.
+        if !live.adopted || live.kernel.worker_is_idle() || !live.kernel.is_connected() {
             return None;
         }
         let mut lost = false;
@@ -255,7 +279,8 @@ impl Core {
                 let _ended = cell.outcome.wait_for(Option::is_some).await;
             }
         };
-        if tokio::time::timeout(wait, all_done).await.is_ok() {
+        let (ended, ()) = tokio::join!(tokio::time::timeout(wait, all_done), self.empty_pool());
+        if ended.is_ok() {
             return;
         }
         let mut cells = running();
@@ -269,6 +294,20 @@ impl Core {
         )
         .await;
     }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::StorageFull
+}
+
+/// Whether code fits into one frame of the kernel protocol, whose JSON escapes some characters.
+fn fits_a_frame(code: &str) -> bool {
+    const MAX_CODE_BYTES: usize = 500_000;
+    const MAX_ESCAPED_BYTES: usize = 1_000_000;
+    let escaped = || serde_json::to_string(code).map_or(usize::MAX, |text| text.len());
+    // A character grows to six at most.
+    code.len() <= MAX_CODE_BYTES
+        && (code.len() <= MAX_ESCAPED_BYTES / 6 || escaped() <= MAX_ESCAPED_BYTES)
 }
 
 /// A place in a session's queue, given back when dropped.

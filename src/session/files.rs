@@ -16,7 +16,7 @@ use crate::ingest::filename;
 use crate::model::ids::SessionIds;
 use crate::model::path::WorkspacePath;
 use crate::settings::FileSettings;
-use crate::workspace::{NewFile, OpenedFile, is_internal};
+use crate::workspace::{Entry, NewFile, OpenedFile, is_internal};
 
 /// How many other names are tried for one that is taken.
 const MAX_NAME_TRIES: u32 = 1000;
@@ -26,6 +26,8 @@ pub struct Listed {
     pub path: String,
     pub size_bytes: u64,
     pub mtime: f64,
+    #[serde(skip)]
+    pub mode: u32,
 }
 
 /// A file that a caller may read.
@@ -63,6 +65,7 @@ impl Core {
             path: path.to_text(),
             size_bytes: facts.size_bytes,
             mtime: facts.mtime_seconds(),
+            mode: facts.mode,
         });
         Ok(listed.collect())
     }
@@ -118,6 +121,13 @@ impl Core {
         self.link(&session, path, expires_in).await
     }
 
+    /// How much room a session has: files and bytes that are there.
+    pub async fn workspace_use(&self, ids: &SessionIds) -> Result<(usize, u64), CoreError> {
+        let session = self.open_session(ids).await?;
+        let report = self.walk(&session, usize::MAX).await?;
+        Ok((report.total_files, report.allocated_bytes))
+    }
+
     /// Starts an upload into `folder` under `name`, after a look at the quotas.
     pub async fn begin_upload(
         &self,
@@ -131,8 +141,12 @@ impl Core {
     }
 
     pub(super) async fn room(&self, session: &Session) -> Result<Arc<Room>, CoreError> {
+        self.require_disk()?;
         let report = self.walk(session, usize::MAX).await?;
-        let limits = self.parts.files.clone();
+        let limits = FileSettings {
+            max_workspace_bytes: self.workspace_limit(session),
+            ..self.parts.files.clone()
+        };
         let files_left = limits.max_total_files.saturating_sub(report.total_files) as u64;
         let bytes_left = limits
             .max_workspace_bytes
@@ -170,7 +184,7 @@ impl Core {
                     "dest_dir: a file or a link of the workspace is in the way",
                 );
             }
-            CoreError::workspace(error)
+            session.file_trouble(error)
         })?;
         Ok(Upload {
             session,
@@ -179,6 +193,103 @@ impl Core {
             written_bytes: 0,
             max_bytes: self.parts.files.max_upload_bytes,
             room,
+        })
+    }
+
+    /// Writes a whole file with these permissions; one that is there is replaced only if that is wanted.
+    pub async fn write_file(
+        &self,
+        ids: &SessionIds,
+        path: &WorkspacePath,
+        bytes: &[u8],
+        mode: u32,
+        overwrite: bool,
+    ) -> Result<(), CoreError> {
+        let session = self.open_session(ids).await?;
+        let room = self.room(&session).await?;
+        let (folder, name) = path.split();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let mut upload = self
+            .begin_upload_in(session, room, folder.as_ref(), &name)?
+            .limited_to(u64::MAX);
+        upload.write(bytes)?;
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        upload
+            .new_file
+            .file
+            .set_permissions(permissions)
+            .map_err(CoreError::workspace)?;
+        if overwrite {
+            return self.finish_upload(upload).await.map(drop);
+        }
+        let mut upload = upload.forced_to_disk().await?;
+        let session = upload.session.clone();
+        let _not_removed_meanwhile = session.enter().await?;
+        match upload.new_file.publish_new(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let text = format!(
+                    "path: {:?} is there already; overwrite is false",
+                    path.to_text()
+                );
+                return Err(CoreError::invalid("path", text));
+            }
+            published => published.map_err(|error| session.file_trouble(error))?,
+        }
+        self.sync_files(&session, std::slice::from_ref(path)).await;
+        Ok(())
+    }
+
+    /// What is in a folder of the workspace, folders included.
+    pub async fn list_entries(
+        &self,
+        ids: &SessionIds,
+        folder: Option<&WorkspacePath>,
+        recursive: bool,
+    ) -> Result<Vec<Entry>, CoreError> {
+        let session = self.open_session(ids).await?;
+        let (workspace, folder) = (session.workspace.clone(), folder.cloned());
+        let listed =
+            tokio::task::spawn_blocking(move || workspace.entries(folder.as_ref(), recursive));
+        match listed.await.map_err(CoreError::internal)? {
+            Ok(entries) => Ok(entries),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CoreError::NotFound(
+                "no such folder in the workspace".to_owned(),
+            )),
+            Err(error) => Err(CoreError::workspace(error)),
+        }
+    }
+
+    /// Deletes a file, or a folder with all that is in it if that is wanted. False if there was nothing.
+    pub async fn delete_path(
+        &self,
+        ids: &SessionIds,
+        path: &WorkspacePath,
+        recursive: bool,
+    ) -> Result<bool, CoreError> {
+        let session = self.open_session(ids).await?;
+        let _not_removed_meanwhile = session.enter().await?;
+        let deleted = match session.workspace.delete_file(path) {
+            Err(error) if is_a_folder(&error) && recursive => {
+                let (workspace, path) = (session.workspace.clone(), path.clone());
+                let deleted = tokio::task::spawn_blocking(move || workspace.delete_folder(&path));
+                deleted.await.map_err(CoreError::internal)?
+            }
+            Err(error) if is_a_folder(&error) => {
+                let text = format!("path: {:?} is a folder; set recursive", path.to_text());
+                return Err(CoreError::invalid("path", text));
+            }
+            deleted => deleted,
+        };
+        session.stored.lock().await.behind = true;
+        deleted.map_err(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty => CoreError::invalid(
+                "path",
+                format!(
+                    "path: {:?} is being filled while it is deleted; stop what writes there first",
+                    path.to_text()
+                ),
+            ),
+            _ => CoreError::workspace(error),
         })
     }
 
@@ -200,7 +311,7 @@ impl Core {
                         format!("{:?} is a folder in the workspace", path.to_text()),
                     )
                 }
-                _ => CoreError::workspace(error),
+                _ => session.file_trouble(error),
             })?;
         self.sync_files(&session, std::slice::from_ref(&path)).await;
         session.touch();
@@ -210,7 +321,10 @@ impl Core {
     /// Puts an upload that is on disk under a free name: one that is taken gets a number, `name (1).ext`. Not stored yet.
     pub(super) fn publish_numbered(upload: Upload) -> Result<WorkspacePath, CoreError> {
         let Upload {
-            path, mut new_file, ..
+            session,
+            path,
+            mut new_file,
+            ..
         } = upload;
         let name = String::from_utf8_lossy(path.file_name()).into_owned();
         let folder_length = path.as_bytes().len() - path.file_name().len();
@@ -226,7 +340,7 @@ impl Core {
             match new_file.publish_new(&candidate) {
                 Ok(()) => return Ok(candidate),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(CoreError::workspace(error)),
+                Err(error) => return Err(session.file_trouble(error)),
             }
         }
         Err(CoreError::invalid(
@@ -264,13 +378,24 @@ impl Core {
 }
 
 impl Upload {
+    /// Another limit than MAX_UPLOAD_BYTES.
+    pub fn limited_to(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
     /// Waits, on a thread that may wait, until the bytes are on disk.
     pub(super) async fn forced_to_disk(self) -> Result<Self, CoreError> {
+        let session = self.session.clone();
         let forced =
             tokio::task::spawn_blocking(move || self.new_file.file.sync_all().map(|()| self)).await;
         forced
             .map_err(CoreError::internal)?
-            .map_err(CoreError::workspace)
+            .map_err(|error| session.file_trouble(error))
     }
 
     /// Takes the next bytes, within the limits of one file and of the workspace.
@@ -287,7 +412,7 @@ impl Upload {
         self.new_file
             .file
             .write_all(bytes)
-            .map_err(CoreError::workspace)
+            .map_err(|error| self.session.file_trouble(error))
     }
 }
 

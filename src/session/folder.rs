@@ -7,18 +7,22 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::HostMoment;
 use crate::model::ids::{SessionIds, SessionKey};
 use crate::sandbox::SandboxHandle;
+use crate::volume;
 
 /// What must survive a restart of the service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     pub ids: SessionIds,
     pub created_ms: u64,
+    /// The same on a clock that nobody can set; by this one it expires.
+    #[serde(default)]
+    pub born: Option<HostMoment>,
     /// The sandbox that last served this session, dead or alive.
     pub sandbox: Option<SandboxHandle>,
     /// The worker of that sandbox that holds variables; 0 if none does, or its loss has been said.
@@ -26,7 +30,51 @@ pub struct Meta {
     pub generation: u64,
     /// No link handed out for this session works after this moment.
     pub links_until_ms: u64,
+    #[serde(default)]
+    pub terms: Terms,
 }
+
+/// What a dialect settled for a session when it was created.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Another name by which callers know it, handed out once.
+    pub handle: Option<String>,
+    /// It dies after so long without activity, whatever the settings say.
+    pub idle_secs: Option<u64>,
+    /// Whom logs and metrics name as its user.
+    pub user_id: Option<String>,
+    /// The workflow run that it belongs to, and ends with.
+    #[serde(default)]
+    pub workflow: Option<String>,
+    #[serde(default)]
+    pub limits: OwnLimits,
+    /// It asked for a network and may have one.
+    #[serde(default)]
+    pub network: bool,
+    /// For one call only: nothing of it is kept anywhere when it is stopped.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// Another image than the operator's.
+    #[serde(default)]
+    pub image: Option<String>,
+}
+
+/// Limits of one session where they are tighter than the settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnLimits {
+    pub cpu_millicores: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub workspace_bytes: Option<u64>,
+}
+
+impl Terms {
+    /// Whether a sandbox like all others will do.
+    pub fn fit_the_pool(&self) -> bool {
+        self.limits == OwnLimits::default() && self.image.is_none() && !self.network
+    }
+}
+
+const POOL_NOTE: &str = "pool.json";
 
 #[derive(Debug, Clone)]
 pub struct SessionFolder {
@@ -40,6 +88,29 @@ impl SessionFolder {
                 .join(&key.user_key)
                 .join(&key.session_key),
         }
+    }
+
+    /// The folder of a sandbox that waits for its session.
+    pub fn in_pool(work_root: &Path, id: &str) -> Self {
+        Self {
+            path: pool_root(work_root).join(id),
+        }
+    }
+
+    /// Becomes the folder `target`, with the sandbox that has it mounted: a bind mount follows its folder.
+    /// Fails if there is something at `target` already.
+    pub fn move_to(&self, target: &Self) -> io::Result<()> {
+        let parent = target.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)?;
+        fs::rename(&self.path, &target.path)?;
+        File::open(parent)?.sync_all()
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     pub fn workspace(&self) -> PathBuf {
@@ -63,10 +134,12 @@ impl SessionFolder {
             .recursive(true)
             .mode(0o700)
             .create(&self.path)?;
-        match fs::DirBuilder::new().mode(0o755).create(self.control()) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
+        match fs::create_dir(self.control()) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
+        // Whatever the service's umask is: the sandbox's user must get to the socket.
+        fs::set_permissions(self.control(), fs::Permissions::from_mode(0o755))
     }
 
     pub fn read_meta(&self) -> io::Result<Meta> {
@@ -77,6 +150,16 @@ impl SessionFolder {
     pub fn write_meta(&self, meta: &Meta) -> io::Result<()> {
         let bytes = serde_json::to_vec(meta).map_err(io::Error::other)?;
         write_whole(&self.path, "meta.json", &bytes)
+    }
+
+    /// Which sandbox has this folder of the pool, so that the next service can remove both.
+    pub fn write_pool_note(&self, handle: &SandboxHandle) -> io::Result<()> {
+        let bytes = serde_json::to_vec(handle).map_err(io::Error::other)?;
+        fs::write(self.path.join(POOL_NOTE), bytes)
+    }
+
+    fn read_pool_note(&self) -> Option<SandboxHandle> {
+        serde_json::from_slice(&fs::read(self.path.join(POOL_NOTE)).ok()?).ok()
     }
 
     pub fn read_manifest(&self) -> Option<Vec<u8>> {
@@ -112,6 +195,7 @@ pub fn prepare_work_root(work_root: &Path) -> io::Result<()> {
         sessions_root(work_root),
         trash_root(work_root),
         tombstones_root(work_root),
+        pool_root(work_root),
     ] {
         fs::DirBuilder::new()
             .recursive(true)
@@ -130,7 +214,9 @@ pub fn empty_trash(work_root: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        if let Err(error) = crate::workspace::remove_tree(&entry.path()) {
+        let path = entry.path();
+        let removed = volume::unmount(&path).and_then(|()| crate::workspace::remove_tree(&path));
+        if let Err(error) = removed {
             tracing::warn!(%error, "a removed session's folder could not be deleted yet");
         }
     }
@@ -159,12 +245,39 @@ pub fn left_sessions(work_root: &Path) -> io::Result<Vec<(SessionFolder, Meta)>>
                 }
             }
         }
+        // A service that died while it removed a user's last session left the user's folder.
+        let _has_sessions = fs::remove_dir(user.path());
     }
     Ok(found)
 }
 
 fn sessions_root(work_root: &Path) -> PathBuf {
     work_root.join("sessions")
+}
+
+fn pool_root(work_root: &Path) -> PathBuf {
+    work_root.join("pool")
+}
+
+/// Every sandbox that an earlier service left on record, of sessions and of its pool.
+pub fn left_sandboxes(work_root: &Path) -> Vec<SandboxHandle> {
+    let sessions = left_sessions(work_root).unwrap_or_default().into_iter();
+    let pool = left_pool(work_root).unwrap_or_default().into_iter();
+    sessions
+        .filter_map(|(_, meta)| meta.sandbox)
+        .chain(pool.filter_map(|(_, handle)| handle))
+        .collect()
+}
+
+/// What an earlier service had in its pool: the folders, and the sandboxes as far as they were noted.
+pub fn left_pool(work_root: &Path) -> io::Result<Vec<(SessionFolder, Option<SandboxHandle>)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(pool_root(work_root))?.flatten() {
+        let folder = SessionFolder { path: entry.path() };
+        let handle = folder.read_pool_note();
+        found.push((folder, handle));
+    }
+    Ok(found)
 }
 
 fn trash_root(work_root: &Path) -> PathBuf {
@@ -182,10 +295,4 @@ pub fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, folder.join(name))?;
     File::open(folder)?.sync_all()
-}
-
-pub fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }

@@ -5,32 +5,69 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::Core;
+use super::background::Execs;
+use super::clock::{self, HostMoment, SteadyMs, now_ms};
 use super::error::CoreError;
-use super::folder::{self, Meta, SessionFolder, now_ms};
-use super::registry::{Live, SandboxState, Session, Stage};
+use super::folder::{self, Meta, SessionFolder, Terms};
+use super::pool::Member;
+use super::registry::{Activity, Live, SandboxState, Session, Stage};
 use super::stored::{Stored, read_stored_manifest};
 use super::tombstone;
 use crate::kernel::Kernel;
-use crate::model::ids::SessionIds;
+use crate::metrics::METRICS;
+use crate::model::ids::{SessionIds, SessionKey};
 use crate::sandbox::{Limits, SandboxHandle, SandboxSpec};
 use crate::store::{Manifest, SessionPrefix};
+use crate::volume::Adopted;
 use crate::workspace::Workspace;
 
 /// How long a living sandbox may take to dial back after a restart of the service.
 const REDIAL_WAIT: Duration = Duration::from_secs(5);
+/// Sessions that are taken over at the same time, so that one whose engine or disk is slow does not hold up the others.
+const ADOPTIONS_AT_ONCE: usize = 16;
 
 impl Core {
-    /// The session of these ids, opened if needed.
+    /// The session of these ids, opened if needed, for somebody who is going to work with it: a new one gets a sandbox
+    /// from the pool at once, because its folder has to be the one that the sandbox has mounted.
     pub(super) async fn open_session(&self, ids: &SessionIds) -> Result<Arc<Session>, CoreError> {
+        if ids.must_be_created() {
+            let session = self.registry.find(&ids.key());
+            let session = session.filter(|session| !session.is_closed());
+            let session =
+                session.ok_or_else(|| CoreError::NotFound("no such session".to_owned()))?;
+            session.touch();
+            METRICS
+                .sessions_reused
+                .with_label_values(&[ids.dialect()])
+                .inc();
+            return Ok(session);
+        }
+        self.open_session_with(ids, &Terms::default(), || self.pool.take())
+            .await
+    }
+
+    pub(super) async fn open_session_with(
+        &self,
+        ids: &SessionIds,
+        terms: &Terms,
+        ready: impl Fn() -> Option<Member>,
+    ) -> Result<Arc<Session>, CoreError> {
         loop {
             let key = ids.key();
             let slot = self.registry.slot(&key);
+            if slot.session.get().is_some() {
+                METRICS
+                    .sessions_reused
+                    .with_label_values(&[ids.dialect()])
+                    .inc();
+            }
             let opened = slot
                 .session
-                .get_or_try_init(|| self.create_session(ids))
+                .get_or_try_init(|| Box::pin(self.create_session(ids, terms, ready())))
                 .await
                 .cloned();
             drop(slot);
@@ -57,28 +94,46 @@ impl Core {
             return Ok(Some(session));
         }
         let prefix = SessionPrefix::new(&self.parts.s3.prefix_root, &ids.key());
-        if tombstone::hides_manifest(&self.parts.work_root, ids) {
+        if ids.must_be_created() || tombstone::hides_manifest(&self.parts.work_root, ids) {
             return Ok(None);
         }
         match read_stored_manifest(&self.parts.store, &prefix).await? {
-            Some(_) => self.open_session(ids).await.map(Some),
+            // Whoever only looks needs no sandbox.
+            Some(_) => {
+                let terms = Terms::default();
+                let session = self.open_session_with(ids, &terms, || None).await?;
+                Ok(Some(session))
+            }
             None => Ok(None),
         }
     }
 
-    async fn create_session(&self, ids: &SessionIds) -> Result<Arc<Session>, CoreError> {
+    async fn create_session(
+        &self,
+        ids: &SessionIds,
+        terms: &Terms,
+        ready: Option<Member>,
+    ) -> Result<Arc<Session>, CoreError> {
         let folder = SessionFolder::new(&self.parts.work_root, &ids.key());
-        let meta = Meta {
+        let mut meta = Meta {
             ids: ids.clone(),
             created_ms: now_ms(),
+            born: HostMoment::now(),
             sandbox: None,
             generation: 0,
             links_until_ms: 0,
+            terms: terms.clone(),
         };
-        folder
-            .create()
-            .and_then(|()| folder.write_meta(&meta))
-            .map_err(CoreError::workspace)?;
+        let moved_in = match ready {
+            Some(member) => self.move_in(member, &folder, &mut meta).await,
+            None => None,
+        };
+        if moved_in.is_none() {
+            self.prepare_folder(&folder, terms)
+                .await
+                .and_then(|()| folder.write_meta(&meta))
+                .map_err(CoreError::workspace)?;
+        }
         // A stopped session whose stored files are yet to be deleted does not come back with them.
         let stored = Stored {
             restore_pending: !tombstone::hides_manifest(&self.parts.work_root, ids),
@@ -92,8 +147,18 @@ impl Core {
                 .await
                 .unwrap_or(false)
         };
-        session.sandbox.lock().await.lost = restored;
-        tracing::info!(session = %session.key, user_id = ids.user_id(), session_id = ids.session_id(), restored, "session opened");
+        self.registry.note_handle(&session);
+        let from_pool = moved_in.is_some();
+        METRICS
+            .sessions_created
+            .with_label_values(&[ids.dialect()])
+            .inc();
+        METRICS.sandboxes_from_pool.inc_by(u64::from(from_pool));
+        *session.sandbox.lock().await = SandboxState {
+            live: moved_in.as_ref().map(|moved_in| moved_in.live.clone()),
+            lost: restored,
+        };
+        tracing::info!(session = %session.key, user_id = ids.user_id(), session_id = ids.session_id(), restored, from_pool, "session opened");
         Ok(session)
     }
 
@@ -106,6 +171,8 @@ impl Core {
         let workspace = Workspace::open(&folder.workspace(), Some(self.parts.sandbox_user))
             .map_err(CoreError::workspace)?;
         let key = meta.ids.key();
+        let now = HostMoment::now();
+        let age = clock::age(meta.born.as_ref(), meta.created_ms, now.as_ref(), now_ms());
         Ok(Arc::new(Session {
             ids: meta.ids.clone(),
             prefix: SessionPrefix::new(&self.parts.s3.prefix_root, &key),
@@ -113,13 +180,16 @@ impl Core {
             folder,
             workspace: Arc::new(workspace),
             meta: Mutex::new(meta),
-            last_activity_ms: AtomicU64::new(now_ms()),
+            born: SteadyMs::before_now(age),
+            last_activity: Activity::now(),
             turn: tokio::sync::Mutex::default(),
             waiting: AtomicUsize::new(0),
+            processes: AtomicUsize::new(0),
             running: Mutex::default(),
             sandbox: tokio::sync::Mutex::default(),
             stored: tokio::sync::Mutex::new(stored),
-            in_use: tokio::sync::RwLock::default(),
+            in_use: Arc::default(),
+            execs: Execs::default(),
             stage: watch::Sender::new(Stage::Open),
         }))
     }
@@ -127,38 +197,63 @@ impl Core {
     /// Takes over what an earlier service left: living sandboxes with their variables, and sessions without one.
     pub(super) async fn adopt_sessions(&self) -> Result<(), CoreError> {
         let left = folder::left_sessions(&self.parts.work_root).map_err(CoreError::internal)?;
-        let mut adopted = 0;
-        for (folder, meta) in left {
-            let manifest = folder
-                .read_manifest()
-                .and_then(|bytes| Manifest::from_json(&bytes));
-            // No manifest: the earlier service may have ended before it asked the store.
-            let stored = Stored {
-                restore_pending: manifest.is_none(),
-                manifest: manifest.unwrap_or_default(),
-                behind: true,
-            };
-            let handle = meta.sandbox.clone();
-            let session = self.session_of(folder, meta, stored)?;
-            self.remove_unfinished_uploads(&session);
-            if let Some(handle) = handle {
-                let state = self.adopt_sandbox(&session, handle).await;
-                adopted += usize::from(state.live.is_some());
-                *session.sandbox.lock().await = state;
-            }
-            self.registry.insert(session);
-        }
+        let adoptions = futures_util::stream::iter(left)
+            .map(|(folder, meta)| self.adopt_session(folder, meta))
+            .buffer_unordered(ADOPTIONS_AT_ONCE);
+        let with_sandbox: usize = adoptions
+            .try_fold(
+                0,
+                |count, alive| async move { Ok(count + usize::from(alive)) },
+            )
+            .await?;
         tracing::info!(
             sessions = self.registry.all().len(),
-            sandboxes = adopted,
+            sandboxes = with_sandbox,
             "sessions taken over"
         );
         Ok(())
     }
 
+    /// Whether the session still has a living sandbox.
+    async fn adopt_session(&self, folder: SessionFolder, meta: Meta) -> Result<bool, CoreError> {
+        let adopted_volume = match self.adopt_volume(&folder, &meta) {
+            Ok(adopted) => adopted,
+            Err(error) => {
+                tracing::error!(session = %meta.ids.key(), %error, "a session's workspace cannot be mounted; left alone");
+                return Ok(false);
+            }
+        };
+        let manifest = folder
+            .read_manifest()
+            .and_then(|bytes| Manifest::from_json(&bytes))
+            .filter(|_| adopted_volume != Adopted::Empty);
+        // No manifest: the earlier service may have ended before it asked the store.
+        let stored = Stored {
+            restore_pending: manifest.is_none(),
+            manifest: manifest.unwrap_or_default(),
+            behind: true,
+        };
+        let handle = meta.sandbox.clone();
+        let session = self.session_of(folder, meta, stored)?;
+        if adopted_volume == Adopted::MountedAgain {
+            self.drop_damaged_files(&session, &mut *session.stored.lock().await);
+        }
+        self.remove_unfinished_uploads(&session).await;
+        let mut alive = false;
+        if let Some(handle) = handle {
+            let state = self.adopt_sandbox(&session, handle).await;
+            alive = state.live.is_some();
+            *session.sandbox.lock().await = state;
+        }
+        self.registry.insert(session);
+        Ok(alive)
+    }
+
     /// What uploads left that the earlier service did not finish.
-    fn remove_unfinished_uploads(&self, session: &Session) {
-        let Ok(report) = session.workspace.walk(self.walk_budget()) else {
+    async fn remove_unfinished_uploads(&self, session: &Session) {
+        let (workspace, budget) = (session.workspace.clone(), self.walk_budget(session));
+        let walked = tokio::task::spawn_blocking(move || workspace.walk(budget)).await;
+        let Ok(Ok(report)) = walked else {
             return;
         };
         for path in report.unfinished {
@@ -170,9 +265,20 @@ impl Core {
 
     async fn adopt_sandbox(&self, session: &Session, handle: SandboxHandle) -> SandboxState {
         let generation = session.meta().generation;
+        // Variables are lost only where there were some.
+        let gone = SandboxState {
+            live: None,
+            lost: generation != 0,
+        };
+        if handle.backend != self.backend().name() {
+            // Whoever put the service together has seen to it; here it is just gone.
+            return gone;
+        }
         if self.backend().is_alive(&handle).await {
-            match Kernel::listen(&session.folder.control(), ready_pid(handle.init_pid)) {
+            match self.listen_again(session, &handle).await {
                 Ok(kernel) => {
+                    // The earlier service may have ended between taking it from the pool and naming it.
+                    self.name_sandbox(&handle, &session.key);
                     let live = self
                         .live(
                             handle,
@@ -192,10 +298,34 @@ impl Core {
             }
         }
         self.remove_sandbox(&handle).await;
-        SandboxState {
-            live: None,
-            lost: true,
-        }
+        gone
+    }
+
+    /// Shows outsiders whose a sandbox is; nobody waits for it, and nothing depends on it.
+    pub(super) fn name_sandbox(&self, handle: &SandboxHandle, key: &SessionKey) {
+        let (backend, handle, name) = (
+            self.parts.backend.clone(),
+            handle.clone(),
+            key.sandbox_name(),
+        );
+        tokio::spawn(async move {
+            if let Err(error) = backend.rename(&handle, &name).await {
+                tracing::debug!(%error, name, "a sandbox keeps the name it has");
+            }
+        });
+    }
+
+    async fn listen_again(
+        &self,
+        session: &Session,
+        handle: &SandboxHandle,
+    ) -> anyhow::Result<Kernel> {
+        let control_dir = session.folder.control();
+        let (pid, pid_known) = oneshot::channel();
+        let kernel = Kernel::listen(&control_dir, pid_known)?;
+        let dialling = self.backend().connect(handle, &control_dir).await?;
+        let _kernel_listens = pid.send(dialling);
+        Ok(kernel)
     }
 
     /// The session's sandbox, made if there is none. Held under the lock, so that 500 first calls make one.
@@ -209,16 +339,14 @@ impl Core {
                 return Ok(live);
             }
             tracing::warn!(session = %session.key, container = live.handle.container_id, "the sandbox is gone; a new one takes its place");
-            state.live = None;
-            state.lost = true;
-            self.remove_sandbox(&live.handle).await;
+            state.give_up(&live);
         }
         if session.is_closed() {
             return Err(CoreError::Unavailable(
                 "the session is being removed; try again".to_owned(),
             ));
         }
-        let live = self.make_sandbox(session).await?;
+        let live = Box::pin(self.make_sandbox(session)).await?;
         state.live = Some(live.clone());
         Ok(live)
     }
@@ -240,22 +368,76 @@ impl Core {
     }
 
     async fn make_sandbox(&self, session: &Session) -> Result<Arc<Live>, CoreError> {
-        let permit = self.capacity.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| CoreError::Capacity {
-            max_total: self.parts.sandbox.max_total,
-        })?;
-        let (init_pid, init_pid_known) = oneshot::channel();
-        let kernel = Kernel::listen(&session.folder.control(), init_pid_known)
-            .map_err(CoreError::workspace)?;
-        let handle = self.backend().create(&self.spec(session)).await?;
-        let _kernel_listens = init_pid.send(handle.init_pid);
-        if let Err(error) =
+        self.remove_previous(session).await?;
+        self.heal_volume(session).await?;
+        let permit = self.take_place().await?;
+        let terms = session.meta().terms.clone();
+        let spec = SandboxSpec {
+            session: Some(session.ids.clone()),
+            ..self.spec(session.key.sandbox_name(), &session.folder, &terms)
+        };
+        let note = |handle: &SandboxHandle| {
             session.save_meta(|meta| (meta.sandbox, meta.generation) = (Some(handle.clone()), 0))
-        {
-            self.remove_sandbox(&handle).await;
-            return Err(error);
+        };
+        let live = self.start_sandbox(&spec, permit, note).await?;
+        METRICS.sandboxes_cold.inc();
+        tracing::info!(session = %session.key, container = live.handle.container_id, "sandbox started");
+        Ok(live)
+    }
+
+    /// Ends the sandbox that last served the session, if it is still there: no two may ever have one workspace, and no
+    /// folder may go while code runs in it. False if there was nothing left.
+    pub(super) async fn remove_previous(&self, session: &Session) -> Result<bool, CoreError> {
+        let previous = session.meta().sandbox.clone();
+        match previous {
+            Some(handle) if handle.backend == self.backend().name() => {
+                Ok(self.backend().remove(&handle).await?)
+            }
+            _ => Ok(false),
         }
-        tracing::info!(session = %session.key, container = handle.container_id, "sandbox started");
+    }
+
+    /// One of `SANDBOX_MAX_TOTAL` places. A sandbox that only waits in the pool makes room for one that is needed.
+    async fn take_place(&self) -> Result<OwnedSemaphorePermit, CoreError> {
+        loop {
+            if let Ok(permit) = self.capacity.clone().try_acquire_owned() {
+                return Ok(permit);
+            }
+            let Some(spare) = self.pool.take_or_wait().await else {
+                return Err(CoreError::Capacity {
+                    max_total: self.parts.sandbox.max_total,
+                });
+            };
+            self.discard_member(spare).await;
+        }
+    }
+
+    /// Makes a sandbox and listens to its kernel. `note` puts it on record before anything relies on it.
+    pub(super) async fn start_sandbox(
+        &self,
+        spec: &SandboxSpec,
+        permit: OwnedSemaphorePermit,
+        note: impl FnOnce(&SandboxHandle) -> Result<(), CoreError>,
+    ) -> Result<Arc<Live>, CoreError> {
+        let (init_pid, init_pid_known) = oneshot::channel();
+        let kernel =
+            Kernel::listen(&spec.control_dir, init_pid_known).map_err(CoreError::workspace)?;
+        let handle = self.backend().create(spec).await?;
+        let connected = match note(&handle) {
+            Ok(()) => self
+                .backend()
+                .connect(&handle, &spec.control_dir)
+                .await
+                .map_err(CoreError::from),
+            Err(error) => Err(error),
+        };
+        match connected {
+            Ok(pid) => _ = init_pid.send(pid),
+            Err(error) => {
+                self.remove_sandbox(&handle).await;
+                return Err(error);
+            }
+        }
         Ok(self.live(handle, kernel, Some(permit), None).await)
     }
 
@@ -285,7 +467,7 @@ impl Core {
             .as_ref()
             .is_some_and(|live| Arc::ptr_eq(live, failed))
         {
-            state.live = None;
+            state.give_up(failed);
         }
         self.remove_sandbox(&failed.handle).await;
     }
@@ -300,20 +482,26 @@ impl Core {
         }
     }
 
-    fn spec(&self, session: &Session) -> SandboxSpec {
-        let settings = &self.parts.sandbox;
+    pub(super) fn spec(&self, name: String, folder: &SessionFolder, terms: &Terms) -> SandboxSpec {
+        let (settings, own) = (&self.parts.sandbox, &terms.limits);
+        let cpus = own
+            .cpu_millicores
+            .map_or(settings.cpus, |millis| millis as f64 / 1000.0);
         SandboxSpec {
-            name: session.key.sandbox_name(),
-            workspace_dir: session.folder.workspace(),
-            control_dir: session.folder.control(),
+            name,
+            session: None,
+            image: terms.image.clone(),
+            network: terms.network,
+            workspace_dir: folder.workspace(),
+            control_dir: folder.control(),
             uid: self.parts.sandbox_user.uid,
             gid: self.parts.sandbox_user.gid,
             limits: Limits {
-                cpus: settings.cpus,
-                memory_bytes: settings.memory_bytes,
+                cpus,
+                memory_bytes: own.memory_bytes.unwrap_or(settings.memory_bytes),
                 pids: settings.pids,
                 open_files: 1024,
-                file_size_bytes: self.parts.files.max_workspace_bytes,
+                file_size_bytes: self.file_size_limit(folder, terms),
                 tmp_bytes: 64 << 20,
                 tmp_inodes: 16_384,
                 shm_bytes: 32 << 20,
@@ -326,10 +514,4 @@ impl Core {
     pub(super) fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Acquire)
     }
-}
-
-fn ready_pid(pid: i32) -> oneshot::Receiver<i32> {
-    let (sender, receiver) = oneshot::channel();
-    let _receiver_is_here = sender.send(pid);
-    receiver
 }

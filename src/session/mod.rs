@@ -13,7 +13,10 @@
 //! gone from disk before the same ids can open a new one.
 
 mod answer;
+mod background;
 mod cell;
+mod clock;
+mod creation;
 mod error;
 mod events;
 mod execution;
@@ -22,6 +25,8 @@ mod folder;
 mod ingestion;
 mod lifecycle;
 mod output;
+mod pool;
+mod process;
 mod quota;
 mod reaper;
 mod registry;
@@ -29,6 +34,8 @@ mod removal;
 mod status;
 mod stored;
 mod tombstone;
+mod vanished;
+mod volumes;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -36,9 +43,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
 
+pub use background::{ExecReading, ExecStatus};
+pub use creation::{Created, SessionFacts};
 pub use error::CoreError;
 pub use events::EventSink;
 pub use files::{Download, Listed, Upload};
+pub use folder::{OwnLimits, Terms, left_sandboxes, write_whole};
 pub use ingestion::IngestReport;
 pub use removal::Deleted;
 pub use status::SessionStatus;
@@ -47,7 +57,10 @@ use crate::ingest::Fetcher;
 use crate::sandbox::Backend;
 use crate::settings::{FileSettings, S3Settings, SandboxSettings};
 use crate::store::ObjectStore;
+use crate::volume::{HostDisk, Volumes};
 use crate::workspace::Owner;
+use pool::Pool;
+use reaper::Suspects;
 use registry::Registry;
 
 /// What the core is made of; everything the settings decide.
@@ -59,6 +72,8 @@ pub struct CoreParts {
     pub backend: Arc<dyn Backend>,
     pub store: ObjectStore,
     pub fetcher: Fetcher,
+    pub volumes: Volumes,
+    pub disk: HostDisk,
     /// Who code in a sandbox is, and who owns the files it finds.
     pub sandbox_user: Owner,
 }
@@ -70,8 +85,8 @@ pub struct Core {
     capacity: Arc<Semaphore>,
     next_execution: AtomicU64,
     shutting_down: AtomicBool,
-    /// Container ids that no session owned at the last look; those still ownerless at the next are removed.
-    suspects: Mutex<Vec<String>>,
+    pool: Pool,
+    suspects: Mutex<Suspects>,
 }
 
 impl Core {
@@ -82,13 +97,24 @@ impl Core {
             registry: Registry::default(),
             capacity: Arc::new(Semaphore::new(parts.sandbox.max_total)),
             // Greater than every id of an earlier service, whose last cell may still run.
-            next_execution: AtomicU64::new(folder::now_ms() * 1000),
+            next_execution: AtomicU64::new(clock::now_ms() * 1000),
             shutting_down: AtomicBool::new(false),
+            pool: Pool::default(),
             suspects: Mutex::default(),
             parts,
         });
         core.adopt_sessions().await?;
+        core.clear_left_pool().await;
         Ok(core)
+    }
+
+    /// Everything that goes on without a caller: the reaper, the pool, the backend's news. Runs until dropped.
+    pub async fn look_after_everything(self: Arc<Self>) {
+        tokio::join!(
+            self.reap_for_ever(),
+            self.keep_pool_filled(),
+            self.watch_for_vanished()
+        );
     }
 
     pub fn backend(&self) -> &dyn Backend {

@@ -1,27 +1,37 @@
-//! The size of a workspace while a cell runs.
+//! The size of a workspace while code runs in it.
 //! Never blocks the cell's task: a look takes place on another thread, one at a time.
-//! Invariant: what a walk could not see counts as too much.
+//! Invariant: what a walk could not see counts as too much. A volume limits itself; there only the host's disk is looked at.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Core;
 use super::registry::Session;
-use crate::workspace::WalkBudget;
+use crate::volume::{self, HostDisk};
+use crate::workspace::{Room, WalkBudget};
 
-/// Looks at the size of a workspace while a cell runs, on another thread, one look at a time.
+/// Code that has written less since it began is not what fills the disk.
+const WRITES_MUCH_BYTES: u64 = 1 << 20;
+
+/// Looks at the size of a workspace while code runs.
 pub struct QuotaWatch {
     session: Arc<Session>,
     budget: WalkBudget,
+    /// What its volume had left at the beginning; none if it has none.
+    room_before: Option<Room>,
+    disk: HostDisk,
     exceeded: Arc<AtomicBool>,
     looking: Arc<AtomicBool>,
 }
 
 impl QuotaWatch {
     pub fn new(core: &Core, session: &Arc<Session>) -> Self {
+        let is_hard = volume::is_hard(session.folder.path());
         Self {
             session: session.clone(),
-            budget: core.walk_budget(),
+            budget: core.walk_budget(session),
+            room_before: is_hard.then(|| session.workspace.room()).flatten(),
+            disk: core.parts.disk.clone(),
             exceeded: Arc::default(),
             looking: Arc::default(),
         }
@@ -29,6 +39,19 @@ impl QuotaWatch {
 
     /// What the last look said; starts the next one.
     pub fn is_exceeded(&self) -> bool {
+        match &self.room_before {
+            Some(before) => self.fills_the_disk(before),
+            None => self.has_outgrown_its_limit(),
+        }
+    }
+
+    /// Images are sparse: what is promised to a volume may not be there. It is stopped before its writes fail half-way.
+    fn fills_the_disk(&self, before: &Room) -> bool {
+        let wrote_much = |now: Room| now.free_bytes + WRITES_MUCH_BYTES < before.free_bytes;
+        self.disk.is_nearly_full() && self.session.workspace.room().is_some_and(wrote_much)
+    }
+
+    fn has_outgrown_its_limit(&self) -> bool {
         if !self.looking.swap(true, Ordering::AcqRel) {
             let (workspace, budget) = (self.session.workspace.clone(), self.budget);
             let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());

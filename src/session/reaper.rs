@@ -1,25 +1,46 @@
 //! The regular look for what has had its time: expired sessions, dead and ownerless sandboxes, stored files to delete,
 //! syncs to try again. Never touches what it does not own or what is in use.
-//! Invariant: a sandbox without a session is removed only after two looks found it so.
+//! Invariant: a sandbox is removed as an orphan only if every look during a grace period found it without an owner.
 
-use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::folder::now_ms;
+use super::clock::now_ms;
 use super::registry::Session;
 use super::{Core, folder, tombstone};
 use crate::sandbox::SandboxHandle;
 
 /// A slow store must not put off the end of one session because of another.
 const SESSIONS_AT_ONCE: usize = 8;
+/// How long a sandbox must have been without an owner before it is removed.
+const ORPHAN_GRACE: Duration = Duration::from_secs(10);
+
+/// Sandboxes that nobody owns, by container id, and since when.
+#[derive(Default)]
+pub struct Suspects(HashMap<String, Instant>);
+
+impl Suspects {
+    /// Takes the result of one look; gives those whose time is up. One that has an owner again starts anew.
+    fn due(&mut self, ownerless: Vec<SandboxHandle>, now: Instant) -> Vec<SandboxHandle> {
+        let known = std::mem::take(&mut self.0);
+        let mut due = Vec::new();
+        for handle in ownerless {
+            let since = known.get(&handle.container_id).copied().unwrap_or(now);
+            self.0.insert(handle.container_id.clone(), since);
+            if now.duration_since(since) >= ORPHAN_GRACE {
+                due.push(handle);
+            }
+        }
+        due
+    }
+}
 
 impl Core {
     /// Runs until the service ends.
-    pub async fn reap_for_ever(self: Arc<Self>) {
+    pub(super) async fn reap_for_ever(&self) {
         let mut ticks = tokio::time::interval(self.parts.sandbox.reaper_interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -28,7 +49,7 @@ impl Core {
         }
     }
 
-    pub async fn reap_once(&self) {
+    async fn reap_once(&self) {
         let sessions = futures_util::stream::iter(self.registry.all());
         let looks = sessions.for_each_concurrent(SESSIONS_AT_ONCE, |session| async move {
             self.look_after(&session).await
@@ -54,25 +75,31 @@ impl Core {
         }
     }
 
-    fn is_expired(&self, session: &Session) -> bool {
-        let passed = |since_ms: u64| Duration::from_millis(now_ms().saturating_sub(since_ms));
-        let created_ms = session.meta().created_ms;
-        passed(created_ms) > self.parts.sandbox.ttl
-            || passed(session.last_activity_ms.load(Ordering::Relaxed)) > self.parts.sandbox.idle
+    pub(super) fn is_expired(&self, session: &Session) -> bool {
+        self.life_left(session).is_none()
+    }
+
+    /// How long the session has to live if nobody uses it; none if its time is up.
+    pub(super) fn life_left(&self, session: &Session) -> Option<Duration> {
+        let unused = session.last_activity.moment().elapsed();
+        match session.meta().terms.idle_secs {
+            Some(seconds) => Duration::from_secs(seconds).checked_sub(unused),
+            None => {
+                let by_age = self.parts.sandbox.ttl.checked_sub(session.born.elapsed())?;
+                Some(by_age.min(self.parts.sandbox.idle.checked_sub(unused)?))
+            }
+        }
     }
 
     /// A sandbox that ended behind our back frees its place now; the session hears of it with its next answer.
-    async fn drop_dead_sandbox(&self, session: &Session) {
-        let Ok(mut state) = session.sandbox.try_lock() else {
-            return;
-        };
+    pub(super) async fn drop_dead_sandbox(&self, session: &Session) {
+        let mut state = session.sandbox.lock().await;
         let Some(live) = state.live.clone() else {
             return;
         };
         if !self.backend().is_alive(&live.handle).await {
             tracing::warn!(session = %session.key, container = live.handle.container_id, "a sandbox ended by itself");
-            state.live = None;
-            state.lost = true;
+            state.give_up(&live);
             self.remove_sandbox(&live.handle).await;
         }
     }
@@ -101,33 +128,31 @@ impl Core {
             Err(error) => return tracing::warn!(%error, "sandboxes cannot be listed"),
         };
         let owned = self.owned_containers().await;
-        let ownerless: Vec<SandboxHandle> = containers
+        let ownerless = containers
             .into_iter()
-            .map(|(_, handle)| handle)
             .filter(|handle| !owned.contains(&handle.container_id))
             .collect();
-        let names = ownerless
-            .iter()
-            .map(|handle| handle.container_id.clone())
-            .collect();
-        let suspects = std::mem::replace(
-            &mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner),
-            names,
-        );
-        for handle in ownerless
-            .iter()
-            .filter(|handle| suspects.contains(&handle.container_id))
-        {
+        let due = self
+            .suspects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .due(ownerless, Instant::now());
+        for handle in due {
+            // Looked at again just before the deed: it may have found its owner meanwhile.
+            if self.owned_containers().await.contains(&handle.container_id) {
+                continue;
+            }
             tracing::warn!(
                 container = handle.container_id,
                 "removing a sandbox that no session owns"
             );
-            self.remove_sandbox(handle).await;
+            self.remove_sandbox(&handle).await;
         }
     }
 
+    /// Waits for sandboxes that are being made, so that each one in an earlier list has its owner by now.
     async fn owned_containers(&self) -> HashSet<String> {
-        let mut owned = HashSet::new();
+        let mut owned = self.pool.container_ids().await;
         for session in self.registry.all() {
             owned.extend(
                 session
@@ -149,5 +174,42 @@ impl Core {
                 tracing::warn!(session = %note.ids.key(), %error, "stored files of a removed session cannot be deleted yet");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(id: &str) -> SandboxHandle {
+        SandboxHandle {
+            backend: "docker".to_owned(),
+            container_id: id.to_owned(),
+            init_pid: 0,
+            init_start_ticks: 0,
+        }
+    }
+
+    #[test]
+    fn an_orphan_is_due_only_after_the_grace_period_and_never_with_an_owner_in_between() {
+        let mut suspects = Suspects::default();
+        let start = Instant::now();
+        let at = |secs: u64| start + Duration::from_secs(secs);
+        assert!(suspects.due(vec![handle("a")], at(0)).is_empty());
+        assert!(
+            suspects
+                .due(vec![handle("a"), handle("b")], at(9))
+                .is_empty()
+        );
+        assert_eq!(
+            suspects.due(vec![handle("a"), handle("b")], at(10)),
+            [handle("a")]
+        );
+        // Owned for one look: its time starts anew.
+        assert!(suspects.due(vec![handle("b")], at(11)).is_empty());
+        assert_eq!(
+            suspects.due(vec![handle("a"), handle("b")], at(20)),
+            [handle("b")]
+        );
     }
 }

@@ -2,13 +2,15 @@
 //! Never does I/O. Invariant: one key has at most one open session; a closing one keeps its place until it is gone.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, watch};
 
+use super::background::Execs;
+use super::clock::SteadyMs;
 use super::error::CoreError;
-use super::folder::{Meta, SessionFolder, now_ms};
+use super::folder::{Meta, SessionFolder};
 use super::stored::Stored;
 use crate::kernel::{CellLink, Kernel};
 use crate::model::execution::VariableState;
@@ -20,6 +22,8 @@ use crate::workspace::Workspace;
 #[derive(Default)]
 pub struct Registry {
     slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
+    /// Sessions that have another name.
+    handles: Mutex<HashMap<String, SessionKey>>,
 }
 
 /// A place in the registry; the session in it is opened once, by whoever comes first.
@@ -35,16 +39,34 @@ pub struct Session {
     pub prefix: SessionPrefix,
     pub workspace: Arc<Workspace>,
     pub meta: Mutex<Meta>,
-    pub last_activity_ms: AtomicU64,
+    pub born: SteadyMs,
+    pub last_activity: Activity,
     /// Whoever holds it runs a cell; tokio's mutex is fair, so cells run in the order they came.
     pub turn: tokio::sync::Mutex<()>,
     pub waiting: AtomicUsize,
+    /// How many programs run beside the cells.
+    pub processes: AtomicUsize,
     pub running: Mutex<Option<Running>>,
     pub sandbox: tokio::sync::Mutex<SandboxState>,
     pub stored: tokio::sync::Mutex<Stored>,
     /// Held for reading while a caller's file is put in place, so that nobody removes the folder under it.
-    pub in_use: tokio::sync::RwLock<()>,
+    pub in_use: Arc<tokio::sync::RwLock<()>>,
+    /// Programs that callers started and ask about later.
+    pub execs: Execs,
     pub stage: watch::Sender<Stage>,
+}
+
+/// When a session was last used.
+pub struct Activity(AtomicI64);
+
+impl Activity {
+    pub fn now() -> Self {
+        Self(AtomicI64::new(SteadyMs::now().0))
+    }
+
+    pub fn moment(&self) -> SteadyMs {
+        SteadyMs(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Whether a session may be used.
@@ -62,6 +84,14 @@ pub struct SandboxState {
     pub live: Option<Arc<Live>>,
     /// Variables were lost since the last answer; the next one says so.
     pub lost: bool,
+}
+
+impl SandboxState {
+    /// The sandbox is gone or no longer makes sense; if it held variables, the next answer says that they are lost.
+    pub fn give_up(&mut self, live: &Live) {
+        self.live = None;
+        self.lost |= live.generation.load(Ordering::Acquire) != 0;
+    }
 }
 
 /// A sandbox that serves its session.
@@ -102,7 +132,22 @@ impl Registry {
             .and_then(|slot| slot.session.get().cloned())
     }
 
+    /// The session that was given this name.
+    pub fn find_by_handle(&self, handle: &str) -> Option<Arc<Session>> {
+        let key = self.handles().get(handle).cloned()?;
+        let session = self.find(&key)?;
+        let same = session.meta().terms.handle.as_deref() == Some(handle);
+        same.then_some(session)
+    }
+
+    pub fn note_handle(&self, session: &Session) {
+        if let Some(handle) = session.meta().terms.handle.clone() {
+            self.handles().insert(handle, session.key.clone());
+        }
+    }
+
     pub fn insert(&self, session: Arc<Session>) {
+        self.note_handle(&session);
         let slot = Slot {
             session: OnceCell::new_with(Some(session.clone())),
         };
@@ -120,6 +165,10 @@ impl Registry {
         if same {
             slots.remove(key);
         }
+        drop(slots);
+        if let Some(handle) = slot_of.and_then(|session| session.meta().terms.handle.clone()) {
+            self.handles().remove(&handle);
+        }
     }
 
     pub fn all(&self) -> Vec<Arc<Session>> {
@@ -129,6 +178,10 @@ impl Registry {
             .collect()
     }
 
+    fn handles(&self) -> MutexGuard<'_, HashMap<String, SessionKey>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +189,9 @@ impl Registry {
 
 impl Session {
     pub fn touch(&self) {
-        self.last_activity_ms.store(now_ms(), Ordering::Relaxed);
+        self.last_activity
+            .0
+            .store(SteadyMs::now().0, Ordering::Relaxed);
     }
 
     pub fn is_closed(&self) -> bool {
@@ -162,6 +217,16 @@ impl Session {
     /// A place among those who work on the files of an open session.
     pub async fn enter(&self) -> Result<tokio::sync::RwLockReadGuard<'_, ()>, CoreError> {
         let place = self.in_use.read().await;
+        if self.is_closed() {
+            let text = "the session was removed meanwhile; try again";
+            return Err(CoreError::Unavailable(text.to_owned()));
+        }
+        Ok(place)
+    }
+
+    /// The same, for work that goes on by itself.
+    pub async fn enter_owned(&self) -> Result<tokio::sync::OwnedRwLockReadGuard<()>, CoreError> {
+        let place = self.in_use.clone().read_owned().await;
         if self.is_closed() {
             let text = "the session was removed meanwhile; try again";
             return Err(CoreError::Unavailable(text.to_owned()));

@@ -4,13 +4,19 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+
 use super::Core;
+use super::clock::now_ms;
 use super::error::CoreError;
-use super::folder::{empty_trash, now_ms};
+use super::folder::empty_trash;
 use super::registry::{Session, Stage};
 use super::tombstone::Tombstone;
+use crate::metrics::METRICS;
 use crate::model::ids::SessionIds;
 use crate::store::SessionPrefix;
+
+const SANDBOXES_AT_ONCE: usize = 8;
 
 /// What a stop took away.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -28,36 +34,75 @@ impl Core {
         loop {
             let Some(session) = self.registry.find(&ids.key()) else {
                 let mut deleted = Deleted::default();
-                self.delete_stored_now(ids, &mut deleted).await?;
+                if self.parts.s3.delete_on_cleanup {
+                    self.delete_stored_now(ids, &mut deleted).await?;
+                }
                 return Ok(deleted);
             };
-            if session.close() {
-                let deleted = self.stop_closed(&session).await;
-                if deleted.is_err() && *session.stage.borrow() == Stage::Closing {
-                    session.reopen();
-                }
+            if let Some(deleted) = self.stop_session(&session).await {
                 return deleted;
             }
             session.wait_until_settled().await;
         }
     }
 
+    /// Removes this very session; none if somebody else is doing so.
+    pub(super) async fn stop_session(
+        &self,
+        session: &Arc<Session>,
+    ) -> Option<Result<Deleted, CoreError>> {
+        if !session.close() {
+            return None;
+        }
+        let deleted = self.stop_closed(session).await;
+        if deleted.is_err() && *session.stage.borrow() == Stage::Closing {
+            session.reopen();
+        }
+        Some(deleted)
+    }
+
     async fn stop_closed(&self, session: &Arc<Session>) -> Result<Deleted, CoreError> {
         let mut deleted = Deleted {
-            container: self.end_sandbox(session).await,
+            container: self.end_sandbox(session).await?,
             ..Deleted::default()
         };
         let _no_cell_runs = session.turn.lock().await;
         let _no_file_comes = session.in_use.write().await;
-        if self.parts.s3.delete_on_cleanup {
+        let keeps_nothing = self.parts.s3.delete_on_cleanup || session.meta().terms.ephemeral;
+        if keeps_nothing {
             self.write_tombstone(&session.ids, now_ms())?;
         } else {
             self.store_everything(session).await?;
         }
         deleted.workspace = self.remove_folder(session)?;
-        self.delete_stored_now(&session.ids, &mut deleted).await?;
+        if keeps_nothing {
+            self.delete_stored_now(&session.ids, &mut deleted).await?;
+        }
         tracing::info!(session = %session.key, ?deleted, "session stopped");
         Ok(deleted)
+    }
+
+    /// Ends the sandbox and keeps the session with its files; the next use makes a new one. Waits for no cell: it ends it.
+    pub async fn end_sandbox_only(&self, ids: &SessionIds) -> Result<(), CoreError> {
+        match self.registry.find(&ids.key()) {
+            Some(session) => {
+                self.end_sandbox(&session).await?;
+                session.execs.forget_all();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ends every sandbox and keeps the sessions with their files, for a core whose sandboxes must not outlive it.
+    pub async fn end_all_sandboxes(&self) {
+        let sessions = futures_util::stream::iter(self.registry.all());
+        let ends = sessions.for_each_concurrent(SANDBOXES_AT_ONCE, |session| async move {
+            if let Err(error) = self.end_sandbox(&session).await {
+                tracing::warn!(session = %session.key, %error, "a sandbox could not be ended");
+            }
+        });
+        ends.await;
     }
 
     /// Deletes what is stored of a session that has just ended, or leaves a note to do so later.
@@ -66,9 +111,6 @@ impl Core {
         ids: &SessionIds,
         deleted: &mut Deleted,
     ) -> Result<(), CoreError> {
-        if !self.parts.s3.delete_on_cleanup {
-            return Ok(());
-        }
         let note = Tombstone::new(ids, now_ms());
         match self.delete_stored(&note).await {
             Ok(count) => deleted.objects = count,
@@ -92,19 +134,25 @@ impl Core {
         if !session.close() {
             return Ok(false);
         }
-        self.end_sandbox(session).await;
-        let settled = match self.parts.s3.delete_on_cleanup {
-            true => self.leave_to_links(session).await,
-            false => self.store_everything(session).await,
-        };
-        if let Err(error) = settled.and_then(|()| self.remove_folder(session)) {
+        if let Err(error) = self.take_away(session).await {
             tracing::warn!(session = %session.key, %error, "an expired session stays until it can be removed");
-            session.sandbox.lock().await.lost = true;
             session.reopen();
             return Ok(false);
         }
-        tracing::info!(session = %session.key, "session expired");
+        METRICS.sessions_expired.inc();
+        let user_id = session.meta().terms.user_id.clone();
+        let user_id = user_id.as_deref().unwrap_or(session.ids.user_id());
+        tracing::info!(event = "session_expired", session = %session.key, user_id, session_id = session.ids.session_id(), "session expired");
         Ok(true)
+    }
+
+    async fn take_away(&self, session: &Arc<Session>) -> Result<(), CoreError> {
+        self.end_sandbox(session).await?;
+        match self.parts.s3.delete_on_cleanup {
+            true => self.leave_to_links(session).await?,
+            false => self.store_everything(session).await?,
+        }
+        self.remove_folder(session).map(drop)
     }
 
     /// Nothing is to be lost with the folder: whatever is in it must be stored.
@@ -140,11 +188,15 @@ impl Core {
         Ok(note)
     }
 
-    async fn end_sandbox(&self, session: &Session) -> bool {
-        let Some(live) = session.sandbox.lock().await.live.take() else {
-            return false;
-        };
-        self.remove_sandbox(&live.handle).await
+    /// Whether there was one. If it cannot be ended now, the session keeps it.
+    async fn end_sandbox(&self, session: &Session) -> Result<bool, CoreError> {
+        let mut state = session.sandbox.lock().await;
+        // Also one that was given up before and could not be removed then.
+        let removed = self.remove_previous(session).await?;
+        if let Some(live) = state.live.clone() {
+            state.give_up(&live);
+        }
+        Ok(removed)
     }
 
     fn remove_folder(&self, session: &Arc<Session>) -> Result<bool, CoreError> {
@@ -153,6 +205,8 @@ impl Core {
             .folder
             .move_to_trash(&work_root)
             .map_err(CoreError::workspace)?;
+        let lived = session.born.elapsed();
+        METRICS.session_lifetime.observe(lived.as_secs_f64());
         self.registry.forget(&session.key, Some(session));
         session.stage.send_replace(Stage::Gone);
         tokio::task::spawn_blocking(move || empty_trash(&work_root));

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Core;
+use super::clock::now_ms;
 use super::error::CoreError;
 use super::registry::Session;
 use crate::model::ids::SessionIds;
+use crate::volume;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionStatus {
@@ -25,6 +27,8 @@ pub struct SessionStatus {
     pub cpu_seconds: Option<f64>,
     pub files: usize,
     pub size_bytes: u64,
+    /// How the size is limited: `hard` or `soft`.
+    pub quota: &'static str,
 }
 
 impl Core {
@@ -69,12 +73,10 @@ impl Core {
             None => None,
         };
         let report = self.walk(session, usize::MAX).await?;
-        let (created_ms, last_activity_ms) = (
-            session.meta().created_ms,
-            session.last_activity_ms.load(Ordering::Relaxed),
-        );
-        let ttl_end = created_ms + self.parts.sandbox.ttl.as_millis() as u64;
-        let idle_end = last_activity_ms + self.parts.sandbox.idle.as_millis() as u64;
+        let left = self.life_left(session).unwrap_or_default();
+        let expires_ms = now_ms() + left.as_millis() as u64;
+        let created_ms = session.meta().created_ms;
+        let last_activity_ms = session.last_activity.moment().to_wall_ms();
         let state = match (&live, starting) {
             (_, true) => "starting",
             (Some(live), _) if session.running().is_some() || !live.kernel.worker_is_idle() => {
@@ -90,13 +92,17 @@ impl Core {
             backend: self.backend().name(),
             created_ms,
             last_activity_ms,
-            expires_ms: ttl_end.min(idle_end),
+            expires_ms,
             queued_cells: session.waiting.load(Ordering::Relaxed),
             kernel_answers,
             memory_bytes: usage.memory_bytes,
             cpu_seconds: usage.cpu_seconds,
             files: report.total_files,
             size_bytes: report.total_bytes,
+            quota: match volume::is_hard(session.folder.path()) {
+                true => "hard",
+                false => "soft",
+            },
         })
     }
 }

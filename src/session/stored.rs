@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
+use super::clock::now_ms;
 use super::error::CoreError;
-use super::folder::now_ms;
 use super::registry::Session;
 use crate::model::execution::{Artifact, Skipped, SyncReport};
 use crate::model::path::WorkspacePath;
@@ -39,6 +39,10 @@ impl Core {
         if !stored.restore_pending {
             return Ok(false);
         }
+        Box::pin(self.restore(session, stored)).await
+    }
+
+    async fn restore(&self, session: &Session, stored: &mut Stored) -> Result<bool, StoreError> {
         let Some(manifest) = read_stored_manifest(&self.parts.store, &session.prefix).await? else {
             stored.restore_pending = false;
             return Ok(false);
@@ -61,10 +65,16 @@ impl Core {
         Ok(true)
     }
 
-    pub(super) fn walk_budget(&self) -> WalkBudget {
+    /// The largest that the session's workspace may be.
+    pub(super) fn workspace_limit(&self, session: &Session) -> u64 {
+        let own = session.meta().terms.limits.workspace_bytes;
+        own.unwrap_or(self.parts.files.max_workspace_bytes)
+    }
+
+    pub(super) fn walk_budget(&self, session: &Session) -> WalkBudget {
         WalkBudget {
             max_files: self.parts.files.max_total_files,
-            max_bytes: self.parts.files.max_workspace_bytes,
+            max_bytes: self.workspace_limit(session),
             max_time: MAX_WALK_TIME,
         }
     }
@@ -74,7 +84,7 @@ impl Core {
         session: &Session,
         expected_files: usize,
     ) -> Result<WalkReport, CoreError> {
-        let budget = self.walk_budget();
+        let budget = self.walk_budget(session);
         if expected_files <= WALK_INLINE_MAX_FILES {
             return session.workspace.walk(budget).map_err(CoreError::workspace);
         }
@@ -146,6 +156,7 @@ impl Core {
             &session.workspace,
             &mut stored.manifest,
             paths,
+            self.workspace_limit(session),
         );
         let mut outcome = sync.await;
         outcome.error = outcome
@@ -169,12 +180,9 @@ impl Core {
         if (outcome.manifest_changed || was_behind) && !stored.restore_pending {
             self.keep_manifest(session, stored);
             let json = stored.manifest.stored_only().to_json();
-            let put = self
-                .parts
-                .store
-                .put(&session.prefix.manifest(), json.into(), "application/json")
-                .await;
-            if let Err(error) = put {
+            let key = session.prefix.manifest();
+            let put = self.parts.store.put(&key, json.into(), "application/json");
+            if let Err(error) = Box::pin(put).await {
                 outcome.error.get_or_insert_with(|| error.to_string());
             }
         }

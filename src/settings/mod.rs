@@ -11,10 +11,22 @@ use std::time::Duration;
 
 use reader::Reader;
 
+use crate::policy::CommandPolicy;
+use crate::sandbox::embedded::EmbeddedConfig;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendChoice {
     Auto,
+    Docker,
     Embedded,
+}
+
+/// Whether each workspace is a file system of limited size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaChoice {
+    Auto,
+    Hard,
+    Soft,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +41,17 @@ pub struct Settings {
     pub port: u16,
     pub api_key: Option<String>,
     pub work_root: PathBuf,
+    pub deployment_id: Option<String>,
     pub worker_id: Option<String>,
     pub log_format: LogFormat,
     pub log_level: String,
+    pub otlp_endpoint: Option<String>,
     pub s3: S3Settings,
     pub sandbox: SandboxSettings,
     pub files: FileSettings,
+    pub dialects: DialectSettings,
+    /// The binary that makes embedded sandboxes. No operator's choice: a core inside another program names the one it brings along.
+    pub helper: PathBuf,
 }
 
 #[derive(Clone)]
@@ -55,6 +72,8 @@ pub struct S3Settings {
 #[derive(Clone)]
 pub struct SandboxSettings {
     pub backend: BackendChoice,
+    pub docker: DockerSettings,
+    pub pool_size: usize,
     pub ttl: Duration,
     pub idle: Duration,
     pub exec_timeout: Duration,
@@ -65,6 +84,24 @@ pub struct SandboxSettings {
     pub cpus: f64,
     pub memory_bytes: u64,
     pub pids: u32,
+    pub allow_network: bool,
+}
+
+#[derive(Clone)]
+pub struct DialectSettings {
+    pub step_timeout: Duration,
+    pub thread_timeout_minutes: u64,
+    pub max_file_bytes: u64,
+    /// None if it is off.
+    pub command_policy: Option<CommandPolicy>,
+}
+
+#[derive(Clone)]
+pub struct DockerSettings {
+    pub image: String,
+    pub allowed_images: Vec<String>,
+    pub runtime: Option<String>,
+    pub work_root_host: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -73,6 +110,8 @@ pub struct FileSettings {
     pub max_output_bytes: usize,
     pub max_total_files: usize,
     pub max_workspace_bytes: u64,
+    pub workspace_quota: QuotaChoice,
+    pub min_free_disk_bytes: u64,
     pub allow_private_urls: bool,
 }
 
@@ -90,6 +129,11 @@ pub struct SettingsError(Vec<String>);
 
 /// The longest a caller may ask a cell to run.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+/// The longest that a session of the threads dialect may lie idle: a week.
+pub const MAX_THREAD_MINUTES: u64 = 10_080;
+const ALLOWED_COMMANDS: &str =
+    "jq,awk,grep,sed,sort,uniq,head,tail,wc,cut,tr,cat,echo,date,find,ls,python3,python";
+const FORBIDDEN_COMMANDS: &str = "rm,mv,dd,curl,wget,ssh,sudo";
 /// What S3 allows for a presigned link.
 pub const MAX_LINK_SECONDS: u64 = 604_800;
 
@@ -97,6 +141,13 @@ impl Settings {
     /// Reads `.env` in the current folder, then the environment, which wins.
     /// Also gives the names in `.env` that mean nothing here: most likely typing mistakes.
     pub fn load() -> Result<(Self, Vec<String>), SettingsError> {
+        Self::load_with(BTreeMap::new())
+    }
+
+    /// As `load`; what the command line gave wins over both.
+    pub fn load_with(
+        given: BTreeMap<String, String>,
+    ) -> Result<(Self, Vec<String>), SettingsError> {
         let mut source = read_env_file()?;
         let known: Vec<_> = Self::table().into_iter().map(|info| info.name).collect();
         let unknown = source
@@ -105,6 +156,7 @@ impl Settings {
             .cloned()
             .collect();
         source.extend(std::env::vars());
+        source.extend(given);
         Ok((Self::from_source(&source)?, unknown))
     }
 
@@ -182,9 +234,13 @@ fn read(r: &mut Reader<'_>) -> Settings {
             "./sandboxes",
             "Folder for workspaces, sandbox state and the embedded S3 store",
         )),
+        deployment_id: r.identifier(
+            "DEPLOYMENT_ID",
+            "Keeps the sandboxes of several services on one engine apart; one per WORK_ROOT by default. Nodes that share it need a WORKER_ID each",
+        ),
         worker_id: r.optional(
             "WORKER_ID",
-            "Name of this node in /health and logs; the host name by default",
+            "Name of this node in /health, logs and labels; the host name by default",
         ),
         log_format: r.choice(
             "LOG_FORMAT",
@@ -196,9 +252,15 @@ fn read(r: &mut Reader<'_>) -> Settings {
             "info",
             "Least severity that is logged: error, warn, info, debug, trace, or a tracing filter",
         ),
+        otlp_endpoint: r.url(
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "Collector that gets a trace of each request (OTLP over HTTP), such as http://127.0.0.1:4318",
+        ),
         s3: read_s3(r),
         sandbox: read_sandbox(r),
         files: read_files(r),
+        dialects: read_dialects(r),
+        helper: EmbeddedConfig::own_binary(),
     };
     if settings.api_key.is_none() && !settings.host.is_loopback() {
         r.problem(format!(
@@ -236,10 +298,19 @@ fn read_sandbox(r: &mut Reader<'_>) -> SandboxSettings {
             "SANDBOX_BACKEND",
             &[
                 ("auto", BackendChoice::Auto),
+                ("docker", BackendChoice::Docker),
                 ("embedded", BackendChoice::Embedded),
             ],
-            "How sandboxes are made",
+            "How sandboxes are made: docker, embedded, or auto for docker where an engine answers and has the image",
         ),
+        docker: read_docker(r),
+        pool_size: r.integer(
+            "SANDBOX_POOL_SIZE",
+            2,
+            0,
+            10_000,
+            "Sandboxes kept ready for new sessions; they count as alive but make room when it is needed",
+        ) as usize,
         ttl: Duration::from_secs(r.integer(
             "SANDBOX_TTL_SECONDS",
             1800,
@@ -307,6 +378,77 @@ fn read_sandbox(r: &mut Reader<'_>) -> SandboxSettings {
             32_768,
             "Most processes and threads of one sandbox",
         ) as u32,
+        allow_network: r.switch(
+            "SANDBOX_ALLOW_NETWORK",
+            false,
+            "Let sessions of the tools dialect ask for a network (docker backend only); it reaches whatever the engine's bridge reaches",
+        ),
+    }
+}
+
+fn read_dialects(r: &mut Reader<'_>) -> DialectSettings {
+    let enforced = r.choice(
+        "COMMAND_POLICY",
+        &[("enforce", true), ("off", false)],
+        "Whether commands of the threads dialect must be on the list of allowed ones",
+    );
+    let allowed = r.words(
+        "COMMAND_POLICY_ALLOWED",
+        ALLOWED_COMMANDS,
+        "Programs that commands of the threads dialect may start, besides shell builtins that start none",
+    );
+    let forbidden = r.words(
+        "COMMAND_POLICY_FORBIDDEN",
+        FORBIDDEN_COMMANDS,
+        "Programs that they may never start",
+    );
+    DialectSettings {
+        command_policy: enforced.then(|| CommandPolicy::new(allowed, forbidden)),
+        thread_timeout_minutes: r.integer(
+            "SESSION_TIMEOUT_MINUTES",
+            30,
+            1,
+            MAX_THREAD_MINUTES,
+            "A session of the threads dialect that nobody used for so long is removed, unless its creator says otherwise",
+        ),
+        max_file_bytes: r.integer(
+            "MAX_FILE_SIZE_MB",
+            100,
+            1,
+            1_048_576,
+            "Largest file that the threads dialect takes in",
+        ) << 20,
+        step_timeout: Duration::from_secs(r.integer(
+            "SBS_STEP_TIMEOUT_SEC",
+            30,
+            1,
+            MAX_TIMEOUT.as_secs(),
+            "Time limit of a step of the sessions dialect",
+        )),
+    }
+}
+
+fn read_docker(r: &mut Reader<'_>) -> DockerSettings {
+    DockerSettings {
+        image: r.text(
+            "SANDBOX_IMAGE",
+            "cellblock-sandbox",
+            "Image of sandboxes with the docker backend; ./ctl.sh image builds it",
+        ),
+        allowed_images: r.list(
+            "SANDBOX_ALLOWED_IMAGES",
+            "Other images that a session may ask for, separated by commas; each must be built on SANDBOX_IMAGE",
+        ),
+        runtime: r.optional(
+            "SANDBOX_RUNTIME",
+            "OCI runtime that the engine uses for sandboxes, such as runsc or kata; the engine's default if empty",
+        ),
+        work_root_host: r
+            .optional(
+                "WORK_ROOT_HOST",
+                "WORK_ROOT as the engine's host sees it, when this service runs in a container",
+            )
+            .map(PathBuf::from),
     }
 }
 
@@ -339,6 +481,22 @@ fn read_files(r: &mut Reader<'_>) -> FileSettings {
             1,
             1_048_576,
             "Largest size of one workspace",
+        ) << 20,
+        workspace_quota: r.choice(
+            "WORKSPACE_QUOTA",
+            &[
+                ("auto", QuotaChoice::Auto),
+                ("hard", QuotaChoice::Hard),
+                ("soft", QuotaChoice::Soft),
+            ],
+            "How that is enforced: hard (a file system of that size for each, needs root and loop devices), soft (a look twice a second), or auto for hard where it works",
+        ),
+        min_free_disk_bytes: r.integer(
+            "MIN_FREE_DISK_MB",
+            512,
+            0,
+            1_048_576,
+            "With less room than this on the disk of WORK_ROOT no new work begins (507); 0 turns that off",
         ) << 20,
         allow_private_urls: r.switch(
             "ALLOW_PRIVATE_URLS",
@@ -400,7 +558,7 @@ mod tests {
             "0 to 65535",
             "SANDBOX_BACKEND",
             "podman",
-            "auto, embedded",
+            "auto, docker, embedded",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -160,13 +160,33 @@ impl<'a> Reader<'a> {
         trimmed
     }
 
+    pub(super) fn list(&mut self, name: &'static str, help: &'static str) -> Vec<String> {
+        self.words(name, "", help)
+    }
+
+    pub(super) fn words(
+        &mut self,
+        name: &'static str,
+        default: &str,
+        help: &'static str,
+    ) -> Vec<String> {
+        let text = self.raw(name, default, help);
+        let parts = text.split(',').map(|part| part.trim().to_owned());
+        parts.filter(|part| !part.is_empty()).collect()
+    }
+
+    /// A word that is safe as a label, a file name and a cgroup name.
+    pub(super) fn identifier(&mut self, name: &'static str, help: &'static str) -> Option<String> {
+        let text = self.optional(name, help)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if text.len() > 64 || !text.chars().all(plain) {
+            self.refuse(name, &text, "1 to 64 letters, digits, '-' and '_'");
+        }
+        Some(text)
+    }
+
     pub(super) fn modules(&mut self, name: &'static str, help: &'static str) -> Vec<String> {
-        let text = self.raw(name, "", help);
-        let names: Vec<String> = text
-            .split(',')
-            .map(|part| part.trim().to_owned())
-            .filter(|part| !part.is_empty())
-            .collect();
+        let names = self.list(name, help);
         let is_module = |part: &String| {
             part.split('.')
                 .all(|p| !p.is_empty() && p.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
@@ -174,7 +194,7 @@ impl<'a> Reader<'a> {
         if !names.iter().all(is_module) {
             self.refuse(
                 name,
-                &text,
+                &names.join(","),
                 "module names separated by commas, such as numpy,pandas",
             );
         }

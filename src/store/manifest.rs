@@ -71,29 +71,24 @@ impl Entry {
 }
 
 impl Manifest {
-    /// Compares with all files of the workspace. `complete` says whether `files` really is all of them.
+    /// Compares with files of the workspace, which are in the order of their paths, each once, so that one pass over both is
+    /// enough. `complete` says whether `files` really is all of them.
     pub fn plan(&self, files: &[(WorkspacePath, FileFacts)], complete: bool) -> Plan {
         let mut plan = Plan::default();
+        let mut known = self.entries.iter().peekable();
+        let gone = |(path, entry): (&WorkspacePath, &Entry)| {
+            (complete && entry.present).then(|| path.clone())
+        };
         for (path, facts) in files {
-            if self
-                .entries
-                .get(path)
-                .is_some_and(|entry| entry.is_current(facts))
-            {
-                plan.unchanged += 1;
-            } else {
-                plan.to_read.push((path.clone(), *facts));
+            while let Some(missing) = known.next_if(|(other, _)| *other < path) {
+                plan.gone.extend(gone(missing));
+            }
+            match known.next_if(|(other, _)| *other == path) {
+                Some((_, entry)) if entry.is_current(facts) => plan.unchanged += 1,
+                _ => plan.to_read.push((path.clone(), *facts)),
             }
         }
-        if complete {
-            let here =
-                |path: &WorkspacePath| files.binary_search_by(|(other, _)| other.cmp(path)).is_ok();
-            let gone = self
-                .entries
-                .iter()
-                .filter(|(path, entry)| entry.present && !here(path));
-            plan.gone = gone.map(|(path, _)| path.clone()).collect();
-        }
+        plan.gone.extend(known.filter_map(gone));
         plan
     }
 
@@ -176,6 +171,7 @@ mod tests {
             ctime_ns: stamp,
             inode: 1,
             allocated_bytes: 4096,
+            mode: 0o100_644,
         }
     }
 

@@ -8,12 +8,16 @@ use futures_util::StreamExt;
 
 use super::client::{ObjectStore, StoreError};
 use super::manifest::{Entry, Manifest};
+use super::upload::Uploaded;
 use super::{SessionPrefix, upload};
+use crate::metrics::METRICS;
 use crate::model::execution::Skipped;
 use crate::model::path::WorkspacePath;
 use crate::workspace::{FileFacts, WalkReport, Workspace};
 
 const FILES_AT_ONCE: usize = 8;
+/// A large file that changes on its way to the store is read again.
+const UPLOAD_TRIES: usize = 3;
 
 /// What one sync did.
 #[derive(Debug, Default)]
@@ -33,7 +37,8 @@ pub struct SyncOutcome {
 enum FileOutcome {
     Same(Entry),
     Stored(Entry),
-    NotStored(Entry, StoreError),
+    /// No entry if the file is not what it was any more.
+    NotStored(Option<Entry>, StoreError),
     Skipped(&'static str),
 }
 
@@ -52,36 +57,51 @@ pub async fn sync_all(
         ..SyncOutcome::default()
     };
     if !plan.gone.is_empty() {
-        delete_objects_in_the_way(store, prefix, manifest, &plan.gone, &plan.to_read).await;
+        let delete = delete_objects_in_the_way(store, prefix, manifest, &plan.gone, &plan.to_read);
+        Box::pin(delete).await;
         manifest.mark_gone(&plan.gone);
         outcome.manifest_changed = true;
     }
-    sync_files(
-        store,
-        prefix,
-        workspace,
-        manifest,
-        plan.to_read,
-        &mut outcome,
-    )
-    .await;
+    if !plan.to_read.is_empty() {
+        // Boxed, here and on the way here: what most executions do not need should not make their futures larger.
+        let sync = sync_files(
+            store,
+            prefix,
+            workspace,
+            manifest,
+            plan.to_read,
+            &mut outcome,
+        );
+        Box::pin(sync).await;
+    }
     outcome
 }
 
-/// Brings just these files into the store; the others are left as they are known.
+/// Brings just these files into the store, as far as they are not over `max_bytes`; the others are left as they are known.
 pub async fn sync_paths(
     store: &ObjectStore,
     prefix: &SessionPrefix,
     workspace: &Arc<Workspace>,
     manifest: &mut Manifest,
     paths: &[WorkspacePath],
+    max_bytes: u64,
 ) -> SyncOutcome {
-    let with_facts = paths
-        .iter()
-        .filter_map(|path| Some((path.clone(), workspace.facts(path).ok()?)));
     let mut outcome = SyncOutcome::default();
-    let mut files: Vec<_> = with_facts.collect();
+    let mut files = Vec::new();
+    for path in paths {
+        let Ok(facts) = workspace.facts(path) else {
+            continue;
+        };
+        match facts.reason_to_leave_out(max_bytes) {
+            Some(reason) => outcome.skipped.push(Skipped {
+                path: path.to_text(),
+                reason: reason.to_owned(),
+            }),
+            None => files.push((path.clone(), facts)),
+        }
+    }
     files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    files.dedup_by(|a, b| a.0 == b.0);
     let plan = manifest.plan(&files, false);
     outcome.unchanged = plan.unchanged;
     sync_files(
@@ -123,10 +143,13 @@ async fn sync_files(
             }
             FileOutcome::Stored(entry) => {
                 outcome.uploaded += 1;
+                METRICS.synced_files.inc();
+                METRICS.synced_bytes.inc_by(entry.facts.size_bytes);
                 entry
             }
             FileOutcome::NotStored(entry, error) => {
                 outcome.error.get_or_insert_with(|| error.to_string());
+                let Some(entry) = entry else { continue };
                 entry
             }
             FileOutcome::Skipped(reason) => {
@@ -158,27 +181,38 @@ async fn sync_file(
     let Ok(_buffer) = store.file_buffers.acquire().await else {
         return FileOutcome::Skipped("the store is closing");
     };
-    let snapshot = match upload::snapshot(workspace.clone(), path.clone()).await {
-        Ok(snapshot) => snapshot,
-        Err(reason) => return FileOutcome::Skipped(reason),
-    };
-    let entry = |etag| Entry {
-        facts: snapshot.facts,
-        sha256: snapshot.sha256.clone(),
-        etag,
-        settled: snapshot.settled,
-        present: true,
-    };
-    if let Some(known) =
-        known.filter(|known| known.etag.is_some() && known.sha256 == snapshot.sha256)
-    {
-        return FileOutcome::Same(entry(known.etag));
+    let known = known.filter(|known| known.etag.is_some());
+    for _ in 0..UPLOAD_TRIES {
+        let stored_bytes = known.as_ref().map(|known| known.facts.size_bytes);
+        let snapshot = upload::snapshot(workspace.clone(), path.clone(), stored_bytes).await;
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
+            Err(reason) => return FileOutcome::Skipped(reason),
+        };
+        let entry = |sha256, etag| Entry {
+            facts: snapshot.facts,
+            sha256,
+            etag,
+            settled: snapshot.settled,
+            present: true,
+        };
+        if let Some(known) = &known
+            && snapshot.sha256() == Some(&known.sha256)
+        {
+            return FileOutcome::Same(entry(known.sha256.clone(), known.etag.clone()));
+        }
+        match store.upload(&key, safe_content_type(path), &snapshot).await {
+            Ok(Uploaded::Whole { etag, sha256 }) => {
+                return FileOutcome::Stored(entry(sha256, Some(etag)));
+            }
+            Ok(Uploaded::Changed) => {}
+            Err(error) => {
+                let sha256 = snapshot.hash_now().await;
+                return FileOutcome::NotStored(sha256.map(|sha256| entry(sha256, None)), error);
+            }
+        }
     }
-    match store.upload(&key, safe_content_type(path), &snapshot).await {
-        Ok(Some(etag)) => FileOutcome::Stored(entry(Some(etag))),
-        Ok(None) => FileOutcome::Skipped("the file kept changing while it was read"),
-        Err(error) => FileOutcome::NotStored(entry(None), error),
-    }
+    FileOutcome::Skipped("the file kept changing while it was read")
 }
 
 /// A file that became a folder, or the other way round: some S3 servers cannot hold both names.

@@ -1,13 +1,20 @@
 //! Removing a whole tree by an `unlinkat` walk from a directory fd.
-//! Never follows a link and never leaves the tree. Used only after the sandbox is dead.
+//! Never follows a link, never enters a mount and never leaves the tree.
 //! Invariant: what lies outside the tree is untouched, whatever links the sandbox planted.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use super::Workspace;
+use crate::model::path::WorkspacePath;
+
+/// A sandbox that lives can make files as fast as they are removed.
+const MAX_TIME_IN_LIVING_WORKSPACE: Duration = Duration::from_secs(10);
 
 /// Removes `path` and all below it. True if something was there.
 pub fn remove_tree(path: &Path) -> io::Result<bool> {
@@ -25,7 +32,7 @@ pub fn remove_tree(path: &Path) -> io::Result<bool> {
     };
     let name = std::os::unix::ffi::OsStrExt::as_bytes(name);
     match open_folder(&parent, name) {
-        Ok(folder) => empty_folder(folder)?,
+        Ok(folder) => empty_folder(folder, None)?,
         Err(Errno::NOENT) => return Ok(false),
         Err(Errno::NOTDIR | Errno::LOOP) => {
             rustix::fs::unlinkat(&parent, name, AtFlags::empty())?;
@@ -37,6 +44,22 @@ pub fn remove_tree(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+impl Workspace {
+    /// Removes a folder of the workspace and all below it. True if it was there. `DirectoryNotEmpty` if the sandbox keeps
+    /// filling it.
+    pub fn delete_folder(&self, path: &WorkspacePath) -> io::Result<bool> {
+        let (parent, name) = self.open_parent(path)?;
+        let until = Instant::now() + MAX_TIME_IN_LIVING_WORKSPACE;
+        match open_folder(&parent, name) {
+            Ok(folder) => empty_folder(folder, Some(until))?,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?;
+        Ok(true)
+    }
+}
+
 /// One open folder on the way down: its files are gone, its folders still to do.
 struct Level {
     fd: OwnedFd,
@@ -46,9 +69,9 @@ struct Level {
 
 /// Depth first with an explicit stack of open folders, so that a deep tree cannot overflow ours.
 /// Below `MAX_OPEN` levels, what is left is moved up to the top and emptied from there.
-fn empty_folder(folder: OwnedFd) -> io::Result<()> {
+fn empty_folder(folder: OwnedFd, until: Option<Instant>) -> io::Result<()> {
     const MAX_OPEN: usize = 64;
-    let mut stack = vec![enter(folder, Vec::new())?];
+    let mut stack = vec![enter(folder, Vec::new(), until)?];
     while let Some(mut level) = stack.pop() {
         let Some(inner) = level.folders.pop() else {
             if let Some(parent) = stack.last() {
@@ -59,7 +82,7 @@ fn empty_folder(folder: OwnedFd) -> io::Result<()> {
         if stack.len() < MAX_OPEN {
             let opened = open_folder(&level.fd, &inner)?;
             stack.push(level);
-            stack.push(enter(opened, inner)?);
+            stack.push(enter(opened, inner, until)?);
         } else {
             let moved = format!(".cellblock-delete-{}", uuid::Uuid::new_v4().simple()).into_bytes();
             rustix::fs::renameat(&level.fd, inner.as_slice(), &stack[0].fd, moved.as_slice())?;
@@ -70,13 +93,13 @@ fn empty_folder(folder: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn enter(fd: OwnedFd, name: Vec<u8>) -> io::Result<Level> {
-    let folders = remove_files(&fd)?;
+fn enter(fd: OwnedFd, name: Vec<u8>, until: Option<Instant>) -> io::Result<Level> {
+    let folders = remove_files(&fd, until)?;
     Ok(Level { fd, name, folders })
 }
 
 /// Removes everything but folders, and names those.
-fn remove_files(folder: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+fn remove_files(folder: &OwnedFd, until: Option<Instant>) -> io::Result<Vec<Vec<u8>>> {
     let mut folders = Vec::new();
     let mut entries = Dir::read_from(folder)?;
     while let Some(entry) = entries.read() {
@@ -84,6 +107,9 @@ fn remove_files(folder: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
+        }
+        if until.is_some_and(|until| Instant::now() > until) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
         if entry.file_type() == FileType::Directory {
             folders.push(name.to_bytes().to_vec());
@@ -98,14 +124,24 @@ fn remove_files(folder: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(folders)
 }
 
-/// Opens a folder for emptying; one without permissions for us is given them first.
+/// Opens a folder for emptying; one without permissions for us is given them first. One on which something is mounted is
+/// refused (`XDEV`): what is in there is not this tree's.
 fn open_folder(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&parent, name, flags, Mode::empty()) {
+    let open = || rustix::fs::openat2(&parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+    match open() {
         Err(Errno::ACCESS) => {
-            rustix::fs::chmodat(&parent, name, Mode::RWXU, AtFlags::empty())?;
-            rustix::fs::openat(&parent, name, flags, Mode::empty())
+            open_up(parent.as_fd(), name)?;
+            open()
         }
         opened => opened,
     }
+}
+
+/// Gives us all permissions on a folder. By its descriptor: by its name, a link that the sandbox puts there meanwhile
+/// would be followed.
+fn open_up(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::RWXU)
 }

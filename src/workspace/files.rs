@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::PoisonError;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
@@ -17,6 +18,9 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
+/// A file this large of which less than an eighth is allocated is a hole, not data.
+const SPARSE_FROM_BYTES: u64 = 16 * 1024 * 1024;
+
 /// What `stat` says of a file, as far as change detection needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FileFacts {
@@ -27,6 +31,9 @@ pub struct FileFacts {
     pub inode: u64,
     #[serde(default)]
     pub allocated_bytes: u64,
+    /// Type and permissions.
+    #[serde(default)]
+    pub mode: u32,
 }
 
 impl FileFacts {
@@ -37,6 +44,18 @@ impl FileFacts {
             ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
             inode: stat.st_ino,
             allocated_bytes: u64::try_from(stat.st_blocks).unwrap_or(0) * 512,
+            mode: stat.st_mode,
+        }
+    }
+
+    /// Why a file is not to be read, if it is not: reading a hole takes as long as reading data.
+    pub fn reason_to_leave_out(&self, max_bytes: u64) -> Option<&'static str> {
+        if self.size_bytes > SPARSE_FROM_BYTES && self.allocated_bytes < self.size_bytes / 8 {
+            Some("the file is sparse: it is mostly holes")
+        } else if self.size_bytes > max_bytes {
+            Some("the file is larger than the workspace may be")
+        } else {
+            None
         }
     }
 
@@ -133,7 +152,10 @@ impl Workspace {
         }
     }
 
-    fn open_parent<'p>(&self, path: &'p WorkspacePath) -> io::Result<(OwnedFd, &'p [u8])> {
+    pub(super) fn open_parent<'p>(
+        &self,
+        path: &'p WorkspacePath,
+    ) -> io::Result<(OwnedFd, &'p [u8])> {
         let name = path.file_name();
         let folder_bytes = &path.as_bytes()[..path.as_bytes().len() - name.len()];
         let folder = folder_bytes.strip_suffix(b"/").unwrap_or(b".");
@@ -170,7 +192,8 @@ impl Workspace {
         flags: OFlags,
         mode: Mode,
     ) -> io::Result<OwnedFd> {
-        rustix::fs::openat2(self.root.as_fd(), path, flags, mode, BENEATH).map_err(|errno| {
+        let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+        rustix::fs::openat2(root.as_fd(), path, flags, mode, BENEATH).map_err(|errno| {
             match errno {
                 // A link in the way, a way out of the tree, a FIFO with no reader: for callers, no such file.
                 Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::NOTDIR => not_a_file(),

@@ -3,23 +3,27 @@
 //! Invariant: whatever the sandbox does to its tree, the host opens regular files of that tree or nothing.
 
 mod delete;
+mod entries;
 mod files;
 mod walk;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{Mode, OFlags};
 
 pub use delete::remove_tree;
+pub use entries::{Entry, EntryKind};
 pub use files::{FileFacts, NewFile, OpenedFile};
 pub use walk::{WalkBudget, WalkReport, is_internal};
 
 /// The files of one session.
 #[derive(Debug)]
 pub struct Workspace {
-    root: OwnedFd,
+    root: RwLock<OwnedFd>,
+    path: PathBuf,
     owner: Option<Owner>,
 }
 
@@ -30,6 +34,22 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// Of a whole file system, which is this workspace's own where it has a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub free_inodes: u64,
+}
+
+impl Room {
+    /// Less than one more file with a page of content needs.
+    pub fn is_used_up(&self) -> bool {
+        const LITTLE_BYTES: u64 = 1 << 20;
+        self.free_bytes < LITTLE_BYTES || self.free_inodes == 0
+    }
+}
+
 impl Workspace {
     /// Opens a workspace folder, making it if needed. `path` is host-owned up to its last part.
     pub fn open(path: &Path, owner: Option<Owner>) -> io::Result<Self> {
@@ -38,12 +58,47 @@ impl Workspace {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty())?;
-        if let Some(owner) = owner {
-            files::give_to(&root, owner)?;
-        }
-        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755))?;
-        Ok(Self { root, owner })
+        Ok(Self {
+            root: RwLock::new(open_root(path, owner)?),
+            path: path.to_owned(),
+            owner,
+        })
     }
+
+    /// What the file system of this workspace has left.
+    pub fn room(&self) -> Option<Room> {
+        let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+        let found = rustix::fs::fstatvfs(&*root).ok()?;
+        Some(Room {
+            total_bytes: found.f_blocks * found.f_frsize,
+            free_bytes: found.f_bavail * found.f_frsize,
+            free_inodes: found.f_favail,
+        })
+    }
+
+    /// Lets go of the folder while `mount` puts something else in its place, and opens what is there then.
+    pub fn remount(&self, mount: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        *root = rustix::fs::open(parent, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let mounted = mount();
+        *root = open_root(&self.path, self.owner)?;
+        mounted
+    }
+}
+
+fn open_root(path: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&root)?;
+    // Also one that takes no more writes can be read.
+    if let Some(owner) = owner
+        && (stat.st_uid, stat.st_gid) != (owner.uid, owner.gid)
+    {
+        files::give_to(&root, owner)?;
+    }
+    if stat.st_mode & 0o7777 != 0o755 {
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755))?;
+    }
+    Ok(root)
 }

@@ -15,9 +15,9 @@ use crate::model::execution::Skipped;
 use crate::model::path::WorkspacePath;
 
 const READ_BUFFER_BYTES: usize = 8192;
+/// The clock is looked at once for so many entries.
+const ENTRIES_PER_LOOK: usize = 64;
 const MAX_SKIPPED_REPORTED: usize = 100;
-/// A file this large of which less than an eighth is allocated is a hole, not data.
-const SPARSE_FROM_BYTES: u64 = 16 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy)]
 pub struct WalkBudget {
@@ -83,7 +83,7 @@ impl Walk {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if self.entries_left == 0 || self.started.elapsed() > self.budget.max_time {
+            if self.entries_left == 0 || self.is_late() {
                 self.report.complete = false;
                 self.report.out_of_budget = true;
                 return Ok(());
@@ -103,6 +103,11 @@ impl Walk {
             }
         }
         Ok(())
+    }
+
+    fn is_late(&self) -> bool {
+        self.entries_left.is_multiple_of(ENTRIES_PER_LOOK)
+            && self.started.elapsed() > self.budget.max_time
     }
 
     /// Takes note of one entry; a folder is given back, to be looked into later.
@@ -137,17 +142,12 @@ impl Walk {
     fn file(&mut self, path: WorkspacePath, facts: FileFacts) {
         self.report.total_files += 1;
         self.report.allocated_bytes += facts.allocated_bytes;
-        if facts.size_bytes > SPARSE_FROM_BYTES && facts.allocated_bytes < facts.size_bytes / 8 {
-            self.report.complete = false;
-            self.skip(path.to_text(), "the file is sparse: it is mostly holes");
-        } else if facts.size_bytes > self.budget.max_bytes {
-            self.report.complete = false;
-            self.skip(
-                path.to_text(),
-                "the file is larger than the workspace may be",
-            );
-        } else {
-            self.report.files.push((path, facts));
+        match facts.reason_to_leave_out(self.budget.max_bytes) {
+            Some(reason) => {
+                self.report.complete = false;
+                self.skip(path.to_text(), reason);
+            }
+            None => self.report.files.push((path, facts)),
         }
     }
 

@@ -30,8 +30,6 @@ use crate::settings::{MAX_LINK_SECONDS, MAX_TIMEOUT};
 
 /// The longest cell.
 const MAX_CODE_BYTES: usize = 500_000;
-/// Room in the kernel protocol's largest frame, whose JSON escapes some characters.
-const MAX_ESCAPED_BYTES: usize = 1_000_000;
 const MAX_INPUTS: usize = 1000;
 /// A request that is refused is refused within this time, with a status; a stream begins after it at the latest.
 const STREAM_START_WAIT: Duration = Duration::from_millis(250);
@@ -78,7 +76,7 @@ fn command(state: &Shared, request: ExecuteRequest) -> Result<ExecuteCommand, Pr
             format!("language {language:?} is not supported; use \"python\""),
         ));
     }
-    if request.code.len() > MAX_CODE_BYTES || escaped_bytes(&request.code) > MAX_ESCAPED_BYTES {
+    if request.code.len() > MAX_CODE_BYTES {
         return Err(
             Problem::too_large(format!("code is larger than {MAX_CODE_BYTES} bytes"))
                 .with("field", "code"),
@@ -128,17 +126,6 @@ pub(super) fn link_lifetime(
             format!("{field}: {seconds} is not between 1 and {MAX_LINK_SECONDS}"),
         )),
     }
-}
-
-/// What a text takes as JSON.
-fn escaped_bytes(text: &str) -> usize {
-    let escaped = text.bytes().filter(|byte| *byte < 0x20).count() * 5;
-    text.len()
-        + escaped
-        + text
-            .bytes()
-            .filter(|byte| matches!(byte, b'"' | b'\\'))
-            .count()
 }
 
 fn accepts_events(headers: &HeaderMap) -> bool {

@@ -86,6 +86,7 @@ fn to_json(status: &SessionStatus) -> Value {
         "cpu_seconds": status.cpu_seconds,
         "files": status.files,
         "bytes": status.size_bytes,
+        "workspace_quota": status.quota,
     })
 }
 

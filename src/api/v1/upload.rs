@@ -76,7 +76,7 @@ async fn take_file(
 }
 
 /// The last part of what the client calls the file; some send a whole path.
-fn file_name(given: &str) -> Result<String, Problem> {
+pub(in crate::api) fn file_name(given: &str) -> Result<String, Problem> {
     let name = given.rsplit(['/', '\\']).next().unwrap_or_default();
     WorkspacePath::from_bytes(name.as_bytes().to_vec())
         .map(|path| path.to_text())
@@ -116,7 +116,7 @@ impl Form {
     }
 }
 
-async fn text(field: &mut Field<'_>, name: &str) -> Result<String, Problem> {
+pub(in crate::api) async fn text(field: &mut Field<'_>, name: &str) -> Result<String, Problem> {
     let mut bytes = Vec::new();
     while let Some(chunk) = field.chunk().await.map_err(broken_body)? {
         bytes.extend_from_slice(&chunk);
@@ -130,7 +130,7 @@ async fn text(field: &mut Field<'_>, name: &str) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|_| Problem::invalid(name, format!("{name} is not UTF-8")))
 }
 
-fn broken_body(error: axum::extract::multipart::MultipartError) -> Problem {
+pub(in crate::api) fn broken_body(error: axum::extract::multipart::MultipartError) -> Problem {
     Problem::invalid(
         "body",
         format!("the multipart body is broken: {}", error.body_text()),

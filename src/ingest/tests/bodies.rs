@@ -35,7 +35,7 @@ async fn a_file_arrives_whole_with_its_name() {
 }
 
 #[tokio::test]
-async fn an_endless_body_ends_at_the_cap() {
+async fn case_30_an_endless_body_ends_at_the_cap() {
     let handler: Handler = Arc::new(|_, mut stream| {
         Box::pin(async move {
             let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -81,7 +81,7 @@ async fn a_body_of_exactly_the_cap_is_accepted_and_one_byte_more_is_refused_by_i
 
 /// The head of a gzip stream is enough: a client that decompressed would fail on it or change it.
 #[tokio::test]
-async fn a_compressed_body_is_stored_as_it_is() {
+async fn case_30_a_compressed_body_is_stored_as_it_is() {
     const GZIP: &[u8] = &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xec, 0xc1, 1, 1];
     let server = TestServer::answering(|path| {
         response(200, &format!("Content-Encoding: {}\r\n", &path[1..]), GZIP)
@@ -97,7 +97,7 @@ async fn a_compressed_body_is_stored_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_body_shorter_than_announced_is_an_error() {
+async fn case_30_a_body_shorter_than_announced_is_an_error() {
     let server = TestServer::answering(|path| match path {
         "/length" => b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort".to_vec(),
         _ => {
@@ -141,7 +141,7 @@ fn trickling(tick: Duration) -> Handler {
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_too_slow() {
+async fn case_30_a_body_that_trickles_is_too_slow() {
     let server = TestServer::start("127.0.0.1:0", trickling(Duration::from_millis(10))).await;
     let policy = FetchPolicy {
         rate_window: Duration::from_millis(200),
@@ -157,7 +157,7 @@ async fn a_body_that_trickles_is_too_slow() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_is_too_slow() {
+async fn case_30_a_body_that_stops_is_too_slow() {
     let server = TestServer::start("127.0.0.1:0", trickling(Duration::from_secs(3600))).await;
     let policy = FetchPolicy {
         rate_window: Duration::from_millis(100),
@@ -173,7 +173,7 @@ async fn a_body_that_stops_is_too_slow() {
 }
 
 #[tokio::test]
-async fn the_total_deadline_ends_lookups_silent_servers_and_bodies() {
+async fn case_30_the_total_deadline_ends_lookups_silent_servers_and_bodies() {
     let policy = FetchPolicy {
         total_timeout: Duration::from_millis(150),
         min_rate_bytes_per_sec: 0,
@@ -199,7 +199,7 @@ async fn the_total_deadline_ends_lookups_silent_servers_and_bodies() {
 }
 
 #[tokio::test]
-async fn a_hostile_disposition_becomes_a_plain_name() {
+async fn case_31_a_hostile_disposition_becomes_a_plain_name() {
     let server = TestServer::answering(|path| {
         let value = match path {
             "/up" => "attachment; filename=\"../../etc/passwd\"",

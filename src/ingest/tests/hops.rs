@@ -50,7 +50,7 @@ async fn the_request_carries_nothing_but_what_it_needs() {
 }
 
 #[tokio::test]
-async fn every_spelling_of_loopback_is_refused_without_a_connection() {
+async fn case_27_every_spelling_of_loopback_is_refused_without_a_connection() {
     let server = TestServer::answering(|_| response(200, "", b"secret")).await;
     let port = server.address.port();
     let fetcher = Fetcher::with_resolver(FetchPolicy::default(), answers(&[]));
@@ -80,13 +80,13 @@ async fn every_spelling_of_loopback_is_refused_without_a_connection() {
 }
 
 #[tokio::test]
-async fn the_system_resolver_finds_localhost_and_the_rule_refuses_it() {
+async fn case_27_the_system_resolver_finds_localhost_and_the_rule_refuses_it() {
     let error = failure(&Fetcher::new(FetchPolicy::default()), "http://LOCALHOST./").await;
     assert_eq!(error, refused("localhost"));
 }
 
 #[tokio::test]
-async fn a_name_with_any_closed_address_is_refused() {
+async fn case_28_a_name_with_any_closed_address_is_refused() {
     for set in [
         &["8.8.8.8", "127.0.0.1"][..],
         &["127.0.0.1", "8.8.8.8"],
@@ -108,7 +108,7 @@ async fn a_name_with_any_closed_address_is_refused() {
 }
 
 #[tokio::test]
-async fn metadata_stays_refused_when_private_urls_are_allowed() {
+async fn case_27_metadata_stays_refused_when_private_urls_are_allowed() {
     for url in [
         "http://169.254.169.254/latest",
         "http://[fe80::1]/",
@@ -143,7 +143,8 @@ async fn public_and_private_servers(answer: fn(&str) -> Vec<u8>) -> (TestServer,
 }
 
 #[tokio::test]
-async fn the_connection_goes_to_the_address_that_was_checked_and_the_name_is_looked_up_once() {
+async fn case_28_the_connection_goes_to_the_address_that_was_checked_and_the_name_is_looked_up_once()
+ {
     let (public, private) = public_and_private_servers(|_| response(200, "", b"public")).await;
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&lookups);
@@ -174,7 +175,7 @@ async fn the_connection_goes_to_the_address_that_was_checked_and_the_name_is_loo
 }
 
 #[tokio::test]
-async fn each_redirect_is_looked_up_and_checked_again() {
+async fn case_28_each_redirect_is_looked_up_and_checked_again() {
     let (public, private) =
         public_and_private_servers(|_| response(302, "Location: /again\r\n", b"")).await;
     let resolver = answers(&[&["127.0.0.2"], &["127.0.0.3"]]);
@@ -190,7 +191,7 @@ async fn each_redirect_is_looked_up_and_checked_again() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_private_address_is_refused_without_a_connection() {
+async fn case_29_a_redirect_to_a_private_address_is_refused_without_a_connection() {
     let (public, private) = public_and_private_servers(|path| {
         response(
             307,
@@ -210,7 +211,7 @@ async fn a_redirect_to_a_private_address_is_refused_without_a_connection() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_another_scheme_or_with_credentials_is_refused() {
+async fn case_29_a_redirect_to_another_scheme_or_with_credentials_is_refused() {
     let server = TestServer::answering(|path| {
         let location = match path {
             "/file" => "file:///etc/passwd",
@@ -233,7 +234,7 @@ async fn a_redirect_to_another_scheme_or_with_credentials_is_refused() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_five_times_and_loops_end() {
+async fn case_29_redirects_are_followed_five_times_and_loops_end() {
     let server = TestServer::answering(|path| match path[1..].parse::<u32>() {
         Ok(0) => response(200, "", b"arrived"),
         Ok(left) => response(302, &format!("Location: {}\r\n", left - 1), b""),
@@ -265,7 +266,7 @@ async fn only_a_whole_2xx_response_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_http_or_floods_headers_is_a_bad_response() {
+async fn case_30_a_server_that_speaks_no_http_or_floods_headers_is_a_bad_response() {
     let server = TestServer::answering(|path| match path {
         "/flood" => [
             b"HTTP/1.1 200 OK\r\n".as_slice(),

@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use super::cgroup::{CgroupError, Hierarchy, make_writable_dir};
 use crate::sandbox::Limits;
+use crate::sandbox::cgroup::{CgroupError, Hierarchy, make_writable_dir};
 
 const CPU_PERIOD_MICROS: u64 = 100_000;
 /// null, zero, full, random, urandom and tty: what a sandbox's `/dev` holds.
@@ -84,8 +84,8 @@ impl Hierarchy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cgroup::PARENT;
     use super::*;
+    use crate::sandbox::cgroup::PARENT;
     use std::path::Path;
 
     fn limits() -> Limits {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use seccompiler::{BpfProgram, TargetArch, sock_filter};
 use sha2::{Digest, Sha256};
 
-use super::seccomp::{PROFILE, SYSCALLS, SeccompError, compile};
+use super::seccomp::{SYSCALLS, SeccompError, compile};
+use crate::sandbox::SECCOMP_PROFILE;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilterFileError {
@@ -27,7 +28,7 @@ pub fn install(runtime_root: &Path) -> Result<PathBuf, FilterFileError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(SeccompError::from)?;
     let mut hash = Sha256::new();
     for part in [
-        PROFILE,
+        SECCOMP_PROFILE,
         SYSCALLS,
         std::env::consts::ARCH,
         env!("CARGO_PKG_VERSION"),
@@ -40,7 +41,7 @@ pub fn install(runtime_root: &Path) -> Result<PathBuf, FilterFileError> {
     if path.exists() {
         return Ok(path);
     }
-    let bytes = encode(&compile(PROFILE, arch)?);
+    let bytes = encode(&compile(SECCOMP_PROFILE, arch)?);
     let staged = runtime_root.join(format!(".seccomp-{}", uuid::Uuid::new_v4().simple()));
     std::fs::write(&staged, bytes)
         .and_then(|()| std::fs::rename(&staged, &path))
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn programs_survive_the_way_through_a_file() {
-        let programs = compile(PROFILE, TargetArch::x86_64).unwrap();
+        let programs = compile(SECCOMP_PROFILE, TargetArch::x86_64).unwrap();
         assert_eq!(decode(&encode(&programs)).unwrap(), programs);
         assert!(decode(&encode(&programs)[..100]).is_none());
         assert!(decode(&[]).is_none());

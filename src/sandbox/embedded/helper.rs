@@ -22,8 +22,8 @@ use rustix::thread::UnshareFlags;
 use seccompiler::BpfProgram;
 
 use super::filter_file;
-use super::process::{self, Process};
 use super::record::{self, Init};
+use crate::sandbox::process::{self, Process};
 
 /// The hidden subcommand that `main` hands to `run_helper` before anything else starts.
 pub const SUBCOMMAND: &str = "sandbox-create";

@@ -93,7 +93,7 @@ fn compile(folder: &Path, python: &Python) {
         ])
         .arg("-s")
         .arg(folder)
-        .args(["-p", super::oci::KERNEL])
+        .args(["-p", crate::sandbox::inside::KERNEL])
         .arg(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -2,7 +2,6 @@
 //! Never makes a container in its own process: a helper (`helper.rs`) does, once per sandbox, and exits.
 //! Invariant: a sandbox is one folder under the state root, one cgroup and one init; `remove` ends all three.
 
-mod cgroup;
 mod cgroup_limits;
 mod filter_file;
 mod helper;
@@ -10,7 +9,6 @@ mod kernel_files;
 mod launch;
 mod oci;
 mod probe;
-mod process;
 mod python;
 mod record;
 mod rootfs;
@@ -25,16 +23,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::cgroup::Hierarchy;
-use self::process::Process;
-use super::{Backend, BackendError, Limits, SandboxHandle, SandboxSpec, Usage};
+use super::cgroup::{self, Hierarchy};
+use super::process::Process;
+use super::{Backend, BackendError, Ended, Limits, SandboxHandle, SandboxSpec, Usage};
 
 pub use self::helper::{SUBCOMMAND, run_helper};
 pub use self::kernel_files::{InstallError, install_kernel};
 pub use self::probe::{Check, probe};
 pub use self::python::{Python, PythonError};
 
-const OOM_SCORE_ADJ: i32 = 500;
+pub const NAME: &str = "embedded";
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 const CGROUP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -101,7 +99,7 @@ impl EmbeddedBackend {
         }
         Ok(Self {
             inner: Arc::new(Inner {
-                oom_score_adj: OOM_SCORE_ADJ.max(probe::own_oom_score_adj()),
+                oom_score_adj: super::OOM_SCORE_ADJ.max(probe::own_oom_score_adj()),
                 config,
                 hierarchy,
                 root,
@@ -138,8 +136,19 @@ impl Inner {
         if spec.uid == 0 || spec.gid == 0 {
             return Err(failed("uid and gid must not be 0".to_owned()));
         }
+        if let Some(image) = &spec.image {
+            return Err(failed(format!(
+                "the embedded backend has no images, so not {image}"
+            )));
+        }
+        if spec.network {
+            return Err(failed(
+                "the embedded backend has no network to give".to_owned(),
+            ));
+        }
         match self.make(spec, &container_id).await {
             Ok(init) => Ok(SandboxHandle {
+                backend: NAME.to_owned(),
                 container_id,
                 init_pid: init.pid,
                 init_start_ticks: init.start_ticks,
@@ -181,7 +190,7 @@ impl Inner {
             packages_dir: self.config.packages_dir.as_deref(),
             oom_score_adj: self.oom_score_adj,
         };
-        record::write_new(container_dir, &spec.name, &oci::config(&spec, &layout))
+        record::write_new(container_dir, &oci::config(&spec, &layout))
     }
 
     fn remove(&self, handle: &SandboxHandle) -> Result<bool, BackendError> {
@@ -219,7 +228,11 @@ impl Inner {
 #[async_trait]
 impl Backend for EmbeddedBackend {
     fn name(&self) -> &'static str {
-        "embedded"
+        NAME
+    }
+
+    fn shares_mounts(&self) -> bool {
+        true
     }
 
     async fn check(&self) -> Result<(), BackendError> {
@@ -240,8 +253,17 @@ impl Backend for EmbeddedBackend {
             })
     }
 
+    async fn connect(&self, handle: &SandboxHandle, _: &Path) -> Result<i32, BackendError> {
+        Ok(handle.init_pid)
+    }
+
+    /// Its container id keeps the name it was born with; only the owner's metadata says whose it is.
+    async fn rename(&self, _: &SandboxHandle, _: &str) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     async fn is_alive(&self, handle: &SandboxHandle) -> bool {
-        process::start_ticks(handle.init_pid) == Some(handle.init_start_ticks)
+        handle.is_running()
     }
 
     async fn usage(&self, handle: &SandboxHandle) -> Usage {
@@ -265,8 +287,13 @@ impl Backend for EmbeddedBackend {
             })
     }
 
-    async fn list(&self) -> Result<Vec<(String, SandboxHandle)>, BackendError> {
+    async fn list(&self) -> Result<Vec<SandboxHandle>, BackendError> {
         record::read_all(&self.inner.config.state_root).map_err(unavailable)
+    }
+
+    /// The end of an init ends its kernel link too, and that is news enough.
+    async fn next_ended(&self) -> Ended {
+        std::future::pending().await
     }
 }
 

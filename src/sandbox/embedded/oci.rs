@@ -8,12 +8,7 @@ use serde_json::{Value, json};
 
 use super::python::Python;
 use crate::sandbox::SandboxSpec;
-
-/// Where things appear inside a sandbox.
-pub const WORKSPACE: &str = "/workspace";
-pub const CONTROL: &str = "/run/cellblock";
-pub const KERNEL: &str = "/opt/cellblock/kernel";
-pub const PACKAGES: &str = "/opt/cellblock/packages";
+use crate::sandbox::inside::{self, CONTROL, KERNEL, PACKAGES, WORKSPACE};
 
 /// Docker's lists; `/sys` is not mounted at all, so its entries are not needed.
 const MASKED: [&str; 10] = [
@@ -62,7 +57,7 @@ pub fn config(spec: &SandboxSpec, layout: &Layout) -> Value {
     let namespaces = ["pid", "ipc", "uts", "mount", "cgroup"].map(|kind| json!({ "type": kind }));
     json!({
         "ociVersion": "1.0.2",
-        "hostname": "sandbox",
+        "hostname": inside::HOSTNAME,
         "root": { "path": layout.root, "readonly": true },
         "process": process(spec, layout),
         "mounts": mounts(spec, layout),
@@ -80,8 +75,7 @@ fn process(spec: &SandboxSpec, layout: &Layout) -> Value {
     json!({
         "terminal": false,
         "user": { "uid": spec.uid, "gid": spec.gid, "umask": 0o022 },
-        // -S: the host's site-packages may hold .pth files, which are code that would run in every sandbox first.
-        "args": [layout.python.executable, "-I", "-S", format!("{KERNEL}/main.py")],
+        "args": inside::command(&layout.python.executable.to_string_lossy()),
         "env": environment(spec, layout),
         "cwd": WORKSPACE,
         "capabilities": {
@@ -97,26 +91,15 @@ fn process(spec: &SandboxSpec, layout: &Layout) -> Value {
     })
 }
 
-/// The sandbox's whole environment. Nothing of the service's own is passed on.
+/// PATH begins with the interpreter's own folder, so that `python3` in a cell is the same one.
 fn environment(spec: &SandboxSpec, layout: &Layout) -> Vec<String> {
     let program_dir = layout
         .python
         .executable
         .parent()
         .unwrap_or(Path::new("/usr/bin"));
-    let threads = (spec.limits.cpus.ceil() as u64).max(1);
-    let mut environment = vec![
-        format!(
-            "PATH={}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            program_dir.display()
-        ),
-        "LANG=C.UTF-8".to_owned(),
-        "HOME=/tmp".to_owned(),
-        format!("CELLBLOCK_PRELOAD={}", spec.preload.join(",")),
-        format!("OMP_NUM_THREADS={threads}"),
-        format!("OPENBLAS_NUM_THREADS={threads}"),
-        format!("MKL_NUM_THREADS={threads}"),
-    ];
+    let program_dirs = format!("{}:/usr/local/bin", program_dir.display());
+    let mut environment = inside::environment(spec, &program_dirs);
     if layout.packages_dir.is_some() {
         environment.push(format!("CELLBLOCK_PACKAGES={PACKAGES}"));
     }
@@ -179,6 +162,8 @@ mod tests {
     fn sandbox_spec() -> SandboxSpec {
         SandboxSpec {
             name: "sb_u_s".into(),
+            session: None,
+            image: None,
             workspace_dir: "/host/workspace".into(),
             control_dir: "/host/control".into(),
             uid: 65532,
@@ -193,6 +178,7 @@ mod tests {
                 tmp_inodes: 4096,
                 shm_bytes: 16 << 20,
             },
+            network: false,
             preload: vec!["numpy".into(), "pandas".into()],
         }
     }

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use super::cgroup::Hierarchy;
 use super::packages;
 use super::python::Python;
 use crate::sandbox::BackendError;
+use crate::sandbox::cgroup::Hierarchy;
 
 const ROOT_REMEDY: &str = "run the service as root: containers, cgroups and mounts need it";
 

@@ -150,13 +150,13 @@ mod tests {
                 .is_empty()
         );
         let pyenv = python(
-            "/root/.pyenv/versions/3.11.7/bin/python3.11",
-            "/root/.pyenv/versions/3.11.7",
+            "/home/ada/.pyenv/versions/3.11.7/bin/python3.11",
+            "/home/ada/.pyenv/versions/3.11.7",
             (3, 11, 7),
         );
         assert_eq!(
             pyenv.folders_outside_usr(),
-            [PathBuf::from("/root/.pyenv/versions/3.11.7")]
+            [PathBuf::from("/home/ada/.pyenv/versions/3.11.7")]
         );
         let split = python("/opt/bin/python3", "/opt/lib/python", (3, 12, 0));
         assert_eq!(

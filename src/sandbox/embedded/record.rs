@@ -1,6 +1,6 @@
-//! What is on disk of a sandbox: its folder under the state root, its name, and the init that the helper started.
+//! What is on disk of a sandbox: its folder under the state root, and the init that the helper started.
 //! Never holds the truth about life and death: that is asked of the kernel, by pid and start time.
-//! Invariant: the name is written before anything is started, so nothing that runs is without a record.
+//! Invariant: the folder is made before anything is started, so nothing that runs is without a record.
 
 use std::path::{Path, PathBuf};
 
@@ -15,27 +15,14 @@ pub struct Init {
     pub start_ticks: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Name {
-    name: String,
-}
-
 /// Where libcontainer keeps its own state.
 pub fn runtime_dir(container_dir: &Path) -> PathBuf {
     container_dir.join("run")
 }
 
-/// Makes the folder of a new container: the OCI bundle and the name.
-pub fn write_new(
-    container_dir: &Path,
-    name: &str,
-    config: &serde_json::Value,
-) -> std::io::Result<()> {
+/// Makes the folder of a new container: the OCI bundle.
+pub fn write_new(container_dir: &Path, config: &serde_json::Value) -> std::io::Result<()> {
     std::fs::create_dir(container_dir)?;
-    let name = Name {
-        name: name.to_owned(),
-    };
-    std::fs::write(container_dir.join("name.json"), serde_json::to_vec(&name)?)?;
     let config = serde_json::to_vec(config)?;
     std::fs::write(container_dir.join("config.json"), config)
 }
@@ -46,8 +33,8 @@ pub fn write_init(container_dir: &Path, init: &Init) -> std::io::Result<()> {
     std::fs::rename(staged, container_dir.join("init.json"))
 }
 
-/// Name and handle of every recorded sandbox. One that never got an init has pid 0, which is never alive.
-pub fn read_all(state_root: &Path) -> std::io::Result<Vec<(String, SandboxHandle)>> {
+/// Every recorded sandbox. One that never got an init has pid 0, which is never alive.
+pub fn read_all(state_root: &Path) -> std::io::Result<Vec<SandboxHandle>> {
     let mut sandboxes = Vec::new();
     for entry in std::fs::read_dir(state_root)? {
         let container_dir = entry?.path();
@@ -57,16 +44,13 @@ pub fn read_all(state_root: &Path) -> std::io::Result<Vec<(String, SandboxHandle
         if !container_dir.is_dir() {
             continue;
         }
-        let name = read::<Name>(&container_dir.join("name.json")).map(|record| record.name);
         let init = read::<Init>(&container_dir.join("init.json"));
-        sandboxes.push((
-            name.unwrap_or_else(|| name_of(container_id).to_owned()),
-            SandboxHandle {
-                container_id: container_id.to_owned(),
-                init_pid: init.map_or(0, |init| init.pid),
-                init_start_ticks: init.map_or(0, |init| init.start_ticks),
-            },
-        ));
+        sandboxes.push(SandboxHandle {
+            backend: super::NAME.to_owned(),
+            container_id: container_id.to_owned(),
+            init_pid: init.map_or(0, |init| init.pid),
+            init_start_ticks: init.map_or(0, |init| init.start_ticks),
+        });
     }
     Ok(sandboxes)
 }
@@ -79,12 +63,6 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 pub fn new_container_id(name: &str) -> String {
     let random = uuid::Uuid::new_v4().simple().to_string();
     format!("{name}-{}", &random[..8])
-}
-
-fn name_of(container_id: &str) -> &str {
-    container_id
-        .rsplit_once('-')
-        .map_or(container_id, |(name, _)| name)
 }
 
 /// Ids become path parts of the state root and of cgroups; anything else is not one of ours.
@@ -104,7 +82,7 @@ mod tests {
             root.path().join("sb_a_b-11111111"),
             root.path().join("sb_c_d-22222222"),
         );
-        write_new(&whole, "sb_a_b", &serde_json::json!({})).unwrap();
+        write_new(&whole, &serde_json::json!({})).unwrap();
         write_init(
             &whole,
             &Init {
@@ -115,22 +93,25 @@ mod tests {
         .unwrap();
         std::fs::create_dir(&half).unwrap();
         let mut all = read_all(root.path()).unwrap();
-        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all.sort_by(|one, other| one.container_id.cmp(&other.container_id));
         assert_eq!(
             (
-                all[0].0.as_str(),
-                all[0].1.init_pid,
-                all[0].1.init_start_ticks
+                all[0].container_id.as_str(),
+                all[0].init_pid,
+                all[0].init_start_ticks
             ),
-            ("sb_a_b", 7, 9)
+            ("sb_a_b-11111111", 7, 9)
         );
-        assert_eq!((all[1].0.as_str(), all[1].1.init_pid), ("sb_c_d", 0));
+        assert_eq!(
+            (all[1].container_id.as_str(), all[1].init_pid),
+            ("sb_c_d-22222222", 0)
+        );
     }
 
     #[test]
     fn ids_are_new_each_time_and_safe_as_path_parts() {
         let (one, other) = (new_container_id("sb_u_s"), new_container_id("sb_u_s"));
-        assert!(one != other && is_container_id(&one) && name_of(&one) == "sb_u_s");
+        assert!(one != other && is_container_id(&one) && one.starts_with("sb_u_s-"));
         for bad in ["", "..", "a/b", ".hidden", "a b"] {
             assert!(!is_container_id(bad), "{bad}");
         }

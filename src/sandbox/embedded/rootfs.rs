@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::oci;
 use super::python::Python;
+use crate::sandbox::inside;
 
 /// Copied rather than mounted: one skeleton serves every sandbox, and each mount less makes a start faster.
 const COPIED_FROM_ETC: [&str; 6] = [
@@ -53,7 +53,12 @@ pub fn assemble(runtime_root: &Path, python: &Python) -> std::io::Result<Root> {
     }
     host_folders.extend(python.folders_outside_usr());
     let mount_points = ["/proc", "/dev", "/tmp", "/sys", "/root", "/var/tmp"];
-    let own = [oci::WORKSPACE, oci::CONTROL, oci::KERNEL, oci::PACKAGES];
+    let own = [
+        inside::WORKSPACE,
+        inside::CONTROL,
+        inside::KERNEL,
+        inside::PACKAGES,
+    ];
     for folder in mount_points.iter().chain(&own) {
         add_directory(&mut entries, Path::new(folder));
     }

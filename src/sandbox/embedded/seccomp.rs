@@ -10,8 +10,6 @@ use seccompiler::{
 };
 use serde::Deserialize;
 
-/// The allowlist, in Docker's seccomp profile format.
-pub(super) const PROFILE: &str = include_str!("../seccomp.json");
 pub(super) const SYSCALLS: &str = include_str!("syscalls.txt");
 
 const RETURN: u16 = 0x06;
@@ -189,6 +187,7 @@ fn syscall_numbers(arch: TargetArch) -> BTreeMap<&'static str, u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::SECCOMP_PROFILE;
 
     const REFUSED: &[&str] = &[
         "ptrace",
@@ -305,7 +304,7 @@ mod tests {
     fn x86(name: &str, args: &[u64]) -> u32 {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
-        let programs = compile(PROFILE, TargetArch::x86_64).unwrap();
+        let programs = compile(SECCOMP_PROFILE, TargetArch::x86_64).unwrap();
         run(
             &programs,
             syscall_numbers(TargetArch::x86_64)[name],
@@ -317,7 +316,7 @@ mod tests {
     #[test]
     fn what_the_threat_model_names_is_refused_on_both_architectures() {
         for (arch, audit) in [(TargetArch::x86_64, X86_64), (TargetArch::aarch64, AARCH64)] {
-            let programs = compile(PROFILE, arch).unwrap();
+            let programs = compile(SECCOMP_PROFILE, arch).unwrap();
             let numbers = syscall_numbers(arch);
             for name in REFUSED.iter().filter(|name| numbers.contains_key(*name)) {
                 assert_eq!(
@@ -331,7 +330,7 @@ mod tests {
 
     #[test]
     fn every_name_in_the_profile_is_a_known_system_call() {
-        let profile: Profile = serde_json::from_str(PROFILE).unwrap();
+        let profile: Profile = serde_json::from_str(SECCOMP_PROFILE).unwrap();
         for name in profile.syscalls.iter().flat_map(|rule| &rule.names) {
             assert!(
                 SYSCALLS
@@ -345,13 +344,13 @@ mod tests {
     #[test]
     fn clone3_and_calls_from_the_future_do_not_exist() {
         assert_eq!(x86("clone3", &[]), MISSING);
-        let programs = compile(PROFILE, TargetArch::x86_64).unwrap();
+        let programs = compile(SECCOMP_PROFILE, TargetArch::x86_64).unwrap();
         assert_eq!(run(&programs, 9_999, [0; 6], X86_64), MISSING);
     }
 
     #[test]
     fn foreign_abis_are_refused() {
-        let programs = compile(PROFILE, TargetArch::x86_64).unwrap();
+        let programs = compile(SECCOMP_PROFILE, TargetArch::x86_64).unwrap();
         assert_eq!(run(&programs, 4, [0; 6], I386), REFUSE, "int 0x80 write");
         assert_eq!(
             run(&programs, 0x4000_0001, [0; 6], X86_64),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::Usage;
 use super::process::{self, Process};
-use crate::sandbox::Usage;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// The one cgroup under which every sandbox of every deployment lives.
@@ -124,7 +124,7 @@ impl Hierarchy {
     }
 
     /// The directories of one sandbox, one per hierarchy that it joins.
-    pub(super) fn directories(&self, cgroup: &str) -> Vec<PathBuf> {
+    pub fn directories(&self, cgroup: &str) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = match self {
             Self::V1 { mounts } => REQUIRED
                 .iter()
@@ -172,6 +172,36 @@ impl Hierarchy {
         }
     }
 
+    /// The cgroup that a process of this host is in, as a path below the mount points; none if it cannot be told.
+    pub fn of_process(&self, pid: i32) -> Option<String> {
+        self.own_line(&read(Path::new(&format!("/proc/{pid}/cgroup")))?)
+    }
+
+    fn own_line(&self, text: &str) -> Option<String> {
+        text.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let ours = match self {
+                Self::V1 { .. } => controllers.split(',').any(|name| name == "memory"),
+                Self::V2 { .. } => controllers.is_empty(),
+            };
+            ours.then(|| path.trim_start_matches('/').to_owned())
+        })
+    }
+
+    /// Whether the cgroup was frozen, as `docker pause` does it; none if it cannot be seen from here.
+    pub fn is_frozen(&self, cgroup: &str) -> Option<bool> {
+        match self {
+            Self::V1 { mounts } => {
+                let state = read(&mounts.get("freezer")?.join(cgroup).join("freezer.state"))?;
+                Some(state.trim() != "THAWED")
+            }
+            Self::V2 { root } => {
+                let events = read(&root.join(cgroup).join("cgroup.events"))?;
+                Some(keyed(&events, "frozen")? != 0)
+            }
+        }
+    }
+
     /// Kills whatever still runs in the cgroup (a create that was cut short leaves processes) and removes it.
     pub fn remove(&self, cgroup: &str, limit: Duration) -> Result<bool, CgroupError> {
         let deadline = Instant::now() + limit;
@@ -211,7 +241,7 @@ fn kill_members(directory: &Path) {
     }
 }
 
-pub(super) fn make_writable_dir(path: &Path) -> Result<(), CgroupError> {
+pub fn make_writable_dir(path: &Path) -> Result<(), CgroupError> {
     let not_writable = |source| CgroupError::NotWritable {
         path: path.to_owned(),
         source,
@@ -263,6 +293,21 @@ mod tests {
     fn a_unified_host_is_version_2() {
         let mountinfo = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n";
         assert_eq!(Hierarchy::from_mountinfo(mountinfo).unwrap().version(), 2);
+    }
+
+    #[test]
+    fn the_cgroup_of_a_process_is_read_in_both_versions() {
+        let v1 = Hierarchy::V1 {
+            mounts: BTreeMap::new(),
+        };
+        let v2 = Hierarchy::V2 { root: ROOT.into() };
+        let text = "9:pids:/docker/p\n4:memory:/docker/m\n1:cpu,cpuacct:/docker/c\n0::/system.slice/docker-u.scope\n";
+        assert_eq!(v1.own_line(text).as_deref(), Some("docker/m"));
+        assert_eq!(
+            v2.own_line(text).as_deref(),
+            Some("system.slice/docker-u.scope")
+        );
+        assert_eq!(v2.own_line("4:memory:/docker/m\n"), None);
     }
 
     #[test]

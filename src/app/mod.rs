@@ -1,8 +1,12 @@
-//! Where the service is put together: settings in, a running service out.
+//! Where the service is put together: settings in, a running service out. Which backend: `backend.rs`.
 //! Holds no logic of its own. Invariant: a service that cannot isolate code or keep files does not start.
+
+pub mod backend;
+mod local;
 
 use std::fs::{self, File};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hyper_util::service::TowerToHyperService;
-use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,18 +23,14 @@ use crate::api::{self, AppState};
 use crate::http_server;
 use crate::ingest::{FetchPolicy, Fetcher};
 use crate::sandbox::Backend;
-use crate::sandbox::embedded::{EmbeddedBackend, EmbeddedConfig, Python, install_kernel, packages};
 use crate::session::{Core, CoreParts};
-use crate::settings::Settings;
+use crate::settings::{QuotaChoice, Settings};
 use crate::store::embedded::{Credentials, EmbeddedS3};
 use crate::store::{Connection, ObjectStore};
-use crate::workspace::Owner;
+use crate::volume::{HostDisk, VolumeSize, Volumes};
 
-/// What Python packages the sandboxes have.
-pub const REQUIREMENTS: &str = include_str!("../sandbox-image/requirements.txt");
-static KERNEL: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/kernel");
+pub use local::LocalCore;
 
-const SANDBOX_UID: u32 = 65_532;
 /// How long running cells may go on after the service was told to end.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 /// After that, what is left of a request.
@@ -61,27 +60,9 @@ pub async fn run(
     )
     .await?;
     let address = listener.local_addr()?;
-    let backend = embedded_backend(&work_root)?;
-    tracing::info!(choice = ?settings.sandbox.backend, backend = backend.name(), "sandbox backend chosen");
-    let stop_store = CancellationToken::new();
-    let (store, s3_address) = open_store(&settings, &work_root, stop_store.clone()).await?;
-    let core = Core::start(core_parts(&settings, &work_root, Arc::new(backend), store)).await;
-    let core = core
-        .map_err(|error| anyhow::Error::new(error).context("sessions could not be taken over"))?;
-    let reaper = tokio::spawn(core.clone().reap_for_ever());
-    let heartbeat = tokio::spawn(keep_a_timer_near());
-    let state = AppState {
-        core: core.clone(),
-        worker_id: settings.worker_id.clone().unwrap_or_else(host_name),
-        s3_kind: if s3_address.is_some() {
-            "embedded"
-        } else {
-            "external"
-        },
-        started: Instant::now(),
-        settings,
-    };
-    let service = TowerToHyperService::new(api::router(Arc::new(state)));
+    let parts = assemble(settings, &work_root).await?;
+    let (core, s3_address) = (parts.state.core.clone(), parts.s3_address);
+    let service = TowerToHyperService::new(api::router(parts.state.clone()));
     write_service_file(
         &work_root,
         &ServiceFile {
@@ -97,11 +78,75 @@ pub async fn run(
         core.shut_down(SHUTDOWN_PATIENCE).await;
     };
     http_server::serve(listener, service, DRAIN_LIMIT, ending).await;
-    reaper.abort();
-    heartbeat.abort();
-    stop_store.cancel();
+    drop(parts);
     let _already_gone = fs::remove_file(work_root.join("service.json"));
     Ok(())
+}
+
+/// Serves MCP on standard input and output, with a core of its own, until the client hangs up.
+pub async fn run_mcp(settings: Settings) -> anyhow::Result<()> {
+    let work_root = open_work_root(&settings.work_root)?;
+    let _lock = lock_work_root(&work_root).await?;
+    let parts = assemble(settings, &work_root).await?;
+    let client = api::mcp::Mcp::new(&parts.state, "stdio");
+    let service = rmcp::serve_server(client, rmcp::transport::stdio())
+        .await
+        .context("the MCP client did not open a session")?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        ended = service.waiting() => { ended?; }
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    parts.state.core.shut_down(SHUTDOWN_PATIENCE).await;
+    Ok(())
+}
+
+/// A running core and what goes on beside it; all of it ends when this is dropped.
+struct Parts {
+    state: api::Shared,
+    s3_address: Option<SocketAddr>,
+    stop_store: CancellationToken,
+    tasks: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+        self.stop_store.cancel();
+    }
+}
+
+async fn assemble(settings: Settings, work_root: &Path) -> anyhow::Result<Parts> {
+    let backend = backend::choose(&settings, work_root).await?;
+    let stop_store = CancellationToken::new();
+    let (store, s3_address) = open_store(&settings, work_root, stop_store.clone()).await?;
+    let volumes = volumes(&settings, work_root, backend.as_ref())?;
+    let core = Core::start(core_parts(&settings, work_root, backend, store, volumes)).await;
+    let core = core
+        .map_err(|error| anyhow::Error::new(error).context("sessions could not be taken over"))?;
+    let tasks = [
+        tokio::spawn(core.clone().look_after_everything()),
+        tokio::spawn(keep_a_timer_near()),
+    ];
+    let s3_kind = if s3_address.is_some() {
+        "embedded"
+    } else {
+        "external"
+    };
+    let state = Arc::new(AppState {
+        core,
+        worker_id: settings.worker_id.clone().unwrap_or_else(host_name),
+        s3_kind,
+        started: Instant::now(),
+        settings,
+    });
+    Ok(Parts {
+        state,
+        s3_address,
+        stop_store,
+        tasks,
+    })
 }
 
 pub(crate) fn open_work_root(path: &Path) -> anyhow::Result<PathBuf> {
@@ -144,51 +189,6 @@ async fn listen(names: &str, address: SocketAddr) -> anyhow::Result<TcpListener>
     listener.with_context(|| {
         format!("cannot listen on {address}: free that address or set {names} to another")
     })
-}
-
-pub(crate) fn embedded_backend(work_root: &Path) -> anyhow::Result<EmbeddedBackend> {
-    let python = Python::find()?;
-    let runtime_root = work_root.join("runtime");
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&runtime_root)?;
-    let kernel_dir = install_kernel(&runtime_root, &kernel_files(&KERNEL), &python)?;
-    let packages_dir = packages::locate(REQUIREMENTS, &python);
-    if packages_dir.is_none() {
-        tracing::warn!(
-            "no Python packages prepared: sandboxes have the standard library only; run `cellblock prepare`"
-        );
-    }
-    let config = EmbeddedConfig {
-        state_root: work_root.join("containers"),
-        runtime_root,
-        deployment_id: deployment_id(work_root)?,
-        helper: EmbeddedConfig::own_binary(),
-        python,
-        kernel_dir,
-        packages_dir,
-    };
-    Ok(EmbeddedBackend::new(config)?)
-}
-
-fn kernel_files(folder: &'static Dir<'static>) -> Vec<(&'static str, &'static str)> {
-    let own = folder
-        .files()
-        .filter(|file| file.path().extension().is_some_and(|ext| ext == "py"));
-    let own = own.filter_map(|file| Some((file.path().to_str()?, file.contents_utf8()?)));
-    own.chain(folder.dirs().flat_map(kernel_files)).collect()
-}
-
-/// Stable for one work root, different from any other on this host.
-fn deployment_id(work_root: &Path) -> anyhow::Result<String> {
-    let path = work_root.join("deployment");
-    if let Ok(id) = fs::read_to_string(&path) {
-        return Ok(id.trim().to_owned());
-    }
-    let id = uuid::Uuid::new_v4().simple().to_string()[..12].to_owned();
-    fs::write(path, &id)?;
-    Ok(id)
 }
 
 async fn open_store(
@@ -280,8 +280,9 @@ fn embedded_credentials(work_root: &Path) -> anyhow::Result<Credentials> {
 fn core_parts(
     settings: &Settings,
     work_root: &Path,
-    backend: Arc<EmbeddedBackend>,
+    backend: Arc<dyn Backend>,
     store: ObjectStore,
+    volumes: Volumes,
 ) -> CoreParts {
     let policy = FetchPolicy {
         allow_private: settings.files.allow_private_urls,
@@ -296,11 +297,78 @@ fn core_parts(
         backend,
         store,
         fetcher: Fetcher::new(policy),
-        sandbox_user: Owner {
-            uid: SANDBOX_UID,
-            gid: SANDBOX_UID,
-        },
+        volumes,
+        disk: HostDisk::new(work_root, settings.files.min_free_disk_bytes),
+        sandbox_user: backend::sandbox_user(),
     }
+}
+
+/// Ends every sandbox of a work root that nobody else holds. How many there were.
+pub(crate) async fn end_left_sandboxes(
+    settings: &Settings,
+    work_root: &Path,
+) -> anyhow::Result<usize> {
+    let mut count = 0;
+    for backend in backend::all(settings, work_root).await? {
+        for handle in backend.list().await? {
+            count += usize::from(backend.remove(&handle).await?);
+        }
+    }
+    // The next start mounts them again.
+    crate::volume::unmount_all_below(work_root)?;
+    Ok(count)
+}
+
+/// Where programs of this user that carry a core keep theirs, beside any service on this host.
+pub(crate) fn own_data_folder() -> PathBuf {
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    let data = data.or(home).unwrap_or_else(std::env::temp_dir);
+    data.join("cellblock")
+}
+
+/// A file system of limited size for each workspace, where the settings want it and the host can.
+fn volumes(
+    settings: &Settings,
+    work_root: &Path,
+    backend: &dyn Backend,
+) -> anyhow::Result<Volumes> {
+    if settings.files.workspace_quota == QuotaChoice::Soft {
+        tracing::info!(
+            quota = "soft",
+            "workspaces are limited by looks at their size"
+        );
+        return Ok(Volumes::Soft);
+    }
+    let hard = match backend.shares_mounts() {
+        true => hard_volumes(settings, work_root),
+        false => Err(io::Error::other(
+            "sandboxes do not see what this service mounts",
+        )),
+    };
+    match hard {
+        Ok(volumes) => {
+            tracing::info!(quota = "hard", "each workspace is a file system of its own");
+            Ok(volumes)
+        }
+        Err(error) if settings.files.workspace_quota == QuotaChoice::Auto => {
+            tracing::warn!(quota = "soft", reason = %error, "workspaces are limited by looks at their size only");
+            Ok(Volumes::Soft)
+        }
+        Err(error) => Err(error).context("WORKSPACE_QUOTA=hard cannot be used"),
+    }
+}
+
+/// Tries it out. Also for those who only want to know.
+pub(crate) fn hard_volumes(settings: &Settings, work_root: &Path) -> io::Result<Volumes> {
+    let folder = work_root.join("runtime");
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)?;
+    let files = &settings.files;
+    let size = VolumeSize::new(files.max_workspace_bytes, files.max_total_files);
+    Volumes::hard(&folder, size)
 }
 
 fn write_service_file(work_root: &Path, service: &ServiceFile) -> anyhow::Result<()> {
