@@ -2,17 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod contract;
+mod docker;
 mod embedded_s3;
-mod execute;
-mod expiry;
-mod files;
-mod hostile_files;
+mod faults;
+mod fuzz;
 mod ingestion;
 mod input;
-mod isolation;
-mod restart;
-mod sandbox;
+mod observability;
+mod security;
 mod settings;
-mod store_faults;
-mod streaming;
 mod support;

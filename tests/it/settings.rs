@@ -7,7 +7,7 @@ fn a_wrong_setting_stops_the_start_with_name_value_and_remedy() {
     for (name, value, remedy) in [
         ("PORT", "eighty", "whole number"),
         ("HOST", "example.com", "IP address"),
-        ("SANDBOX_BACKEND", "chroot", "auto, embedded"),
+        ("SANDBOX_BACKEND", "chroot", "auto, docker, embedded"),
         ("SANDBOX_CPUS", "none", "a number from"),
         ("PRESIGN_EXPIRES_SECONDS", "604801", "604800"),
         ("DELETE_S3_ON_CLEANUP", "maybe", "1 or 0"),

@@ -25,10 +25,15 @@ impl TestApp {
     }
 
     pub async fn start_with(variables: &[(&str, &str)]) -> Self {
+        Self::start_in(&std::env::temp_dir(), variables).await
+    }
+
+    /// With its work root in a folder of `parent`.
+    pub async fn start_in(parent: &Path, variables: &[(&str, &str)]) -> Self {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut app = Self {
             child: None,
-            work_root: tempfile::tempdir().unwrap(),
+            work_root: tempfile::tempdir_in(parent).unwrap(),
             variables: variables.iter().map(owned).collect(),
             base: String::new(),
             client: reqwest::Client::builder()
@@ -85,6 +90,23 @@ impl TestApp {
         .await;
         self.base = format!("http://{address}");
         self.child = Some(child);
+    }
+
+    pub fn service_pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// What the service's process has in memory.
+    pub fn service_memory_kb(&self) -> u64 {
+        let pid = self.service_pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        line.unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     pub fn log(&self) -> String {
@@ -190,6 +212,36 @@ impl TestApp {
         answer(request.multipart(form.part("file", part))).await
     }
 
+    /// Where file systems are mounted below the work root, as this process sees it.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        points
+            .map(PathBuf::from)
+            .filter(|point| point.starts_with(self.work_root()))
+            .collect()
+    }
+
+    /// Images below the work root that a loop device still holds on to.
+    pub fn attached_images(&self) -> Vec<String> {
+        let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+        let images = devices.filter_map(|device| {
+            std::fs::read_to_string(device.path().join("loop/backing_file")).ok()
+        });
+        let root = self.work_root().to_str().unwrap();
+        images.filter(|image| image.starts_with(root)).collect()
+    }
+
+    /// Ends all sandboxes and unmounts all workspaces, as the end of the host would.
+    pub fn purge(&self) {
+        let purged = self.command("purge").output().unwrap();
+        assert!(
+            purged.status.success(),
+            "purge failed: {}",
+            String::from_utf8_lossy(&purged.stderr)
+        );
+    }
+
     /// The host's folder of the only session there is.
     pub fn only_workspace(&self) -> PathBuf {
         let sessions = glob(&self.work_root().join("sessions"), 2);
@@ -197,9 +249,26 @@ impl TestApp {
         sessions[0].join("workspace")
     }
 
-    /// Folders of containers that exist on this host for this service.
-    pub fn containers(&self) -> Vec<PathBuf> {
-        glob(&self.work_root().join("containers"), 1)
+    /// Ids of the containers that exist on this host for this service, alive or dead.
+    pub fn containers(&self) -> Vec<String> {
+        if backend() == "docker" {
+            let Ok(deployment) = std::fs::read_to_string(self.work_root().join("deployment"))
+            else {
+                return Vec::new();
+            };
+            let label = format!("label=cellblock.deployment={deployment}");
+            let ids = docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &label]);
+            return ids.lines().map(str::to_owned).collect();
+        }
+        let folders = glob(&self.work_root().join("containers"), 1).into_iter();
+        folders
+            .map(|folder| folder.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect()
+    }
+
+    pub async fn container_of(&self, session: &str) -> String {
+        let id = self.status(session).await.1["container_id"].clone();
+        id.as_str().unwrap().to_owned()
     }
 }
 
@@ -220,6 +289,23 @@ impl Drop for TestApp {
     }
 }
 
+/// The backend that the contract suite runs on.
+pub fn backend() -> String {
+    std::env::var("CELLBLOCK_TEST_BACKEND").unwrap_or_else(|_| "embedded".to_owned())
+}
+
+/// The docker client; it must succeed.
+pub fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "docker {arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text.trim().to_owned()
+}
+
 /// The real binary with nothing of this environment's settings in it.
 pub fn command(subcommand: &str) -> Command {
     let mut command = Command::new(BINARY);
@@ -233,6 +319,8 @@ pub fn command(subcommand: &str) -> Command {
         ("PORT", "0"),
         ("EMBEDDED_S3_ADDR", "127.0.0.1:0"),
         ("LOG_LEVEL", "debug"),
+        ("SANDBOX_POOL_SIZE", "0"),
+        ("SANDBOX_BACKEND", &backend()),
     ];
     command.envs(defaults).current_dir(std::env::temp_dir());
     command

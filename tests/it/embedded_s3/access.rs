@@ -70,7 +70,7 @@ async fn a_presigned_upload_works_in_a_plain_client() {
 }
 
 #[tokio::test]
-async fn expired_altered_and_unsigned_requests_are_refused() {
+async fn case_37_expired_altered_and_unsigned_requests_are_refused() {
     let server = TestServer::start().await;
     server.put("secret", b"s").await;
     let hour_ago = SystemTime::now() - Duration::from_secs(3600);
