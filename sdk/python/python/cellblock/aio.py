@@ -1,0 +1,254 @@
+"""The async client: the methods of the sync one, awaited. One may be shared by any number of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, BinaryIO, Iterable, List, Mapping, Optional, TypeVar, Union
+
+from . import _operations as operations
+from . import _retries, answers
+from ._client_base import DEFAULT_PATIENCE_SECONDS, DEFAULT_RETRIES, ClientBase
+from ._events import BundleCallback, Callbacks, TextCallback
+from ._exchange import Reply, Request
+from ._operations import Operation, PathLike
+from ._remote_async import AsyncRemoteTransport
+from .errors import CellblockError
+
+T = TypeVar("T")
+
+
+class AsyncSandboxClient(ClientBase):
+    """As `SandboxClient`, for asyncio. A task that is cancelled interrupts its cell; callbacks may be coroutines."""
+
+    def __init__(
+        self,
+        mode: Optional[str] = None,
+        server_url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = DEFAULT_PATIENCE_SECONDS,
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+        max_retries: int = DEFAULT_RETRIES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            AsyncRemoteTransport,
+            *(mode, server_url, api_key, timeout, user_id, session_id, max_retries, settings),
+        )
+
+    async def __aenter__(self) -> AsyncSandboxClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Removes the client's own REPL session, if it used one, and ends its connections."""
+        if self._closed:
+            return
+        farewell = self._farewell()
+        try:
+            if farewell is not None:
+                await self._transport.send_async(farewell)
+        except (CellblockError, ConnectionRefusedError):
+            pass  # the session expires by itself
+        finally:
+            await self._transport.close_async()
+
+    # --- a thread session: bash, one sandbox per conversation
+
+    async def get_or_create_session(
+        self, user_id: str, thread_id: str, timeout_minutes: int = 30
+    ) -> answers.Session:
+        """Finds the session of a conversation or makes it. It ends after `timeout_minutes` without use."""
+        opening = operations.open_session(self._current, user_id, thread_id, timeout_minutes)
+        return await self._run(opening)
+
+    async def execute(
+        self, command: str, timeout: float = 30, auto_retry: bool = True
+    ) -> answers.CommandResult:
+        """Runs a command of bash. An expired session is opened again and the command run once more."""
+        return await self._run(operations.execute(self._current, command, timeout, auto_retry))
+
+    async def upload_file(
+        self, path: PathLike, remote_name: Optional[str] = None
+    ) -> answers.UploadedFile:
+        """Puts a file of this machine into the workspace."""
+        return await self._run(operations.upload_to_thread(self._current, path, remote_name))
+
+    async def download_file(self, remote_name: str, local_path: Optional[PathLike] = None) -> str:
+        """Saves a file of the workspace, in the current folder unless told otherwise, and says where."""
+        return await self._run(
+            operations.download_from_thread(self._current, remote_name, local_path)
+        )
+
+    async def list_files(self) -> answers.ThreadFiles:
+        """All files of the workspace, newest first."""
+        return await self._run(operations.list_thread_files(self._current))
+
+    async def close_session(self) -> None:
+        """Ends the thread session and deletes its files."""
+        await self._run(operations.close_session(self._current))
+
+    # --- a REPL session: Python whose variables stay
+
+    async def run_code(
+        self,
+        code: str,
+        timeout: Optional[float] = None,
+        on_stdout: TextCallback = None,
+        on_stderr: TextCallback = None,
+        on_result: BundleCallback = None,
+        on_display: BundleCallback = None,
+        on_error: BundleCallback = None,
+        *,
+        inputs: Optional[Iterable[str]] = None,
+        link_expires_in: Optional[int] = None,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> answers.RunResult:
+        """Runs a cell. Callbacks are called while it runs; one that raises interrupts it."""
+        callbacks = Callbacks(on_stdout, on_stderr, on_result, on_display, on_error)
+        ids = self._ids(user_id, session_id)
+        return await self._run(
+            operations.run_code(ids, code, timeout, inputs, link_expires_in, callbacks)
+        )
+
+    async def reset(
+        self, *, user_id: Optional[str] = None, session_id: Optional[str] = None
+    ) -> None:
+        """Throws the variables away; files stay."""
+        await self._run(operations.reset(self._ids(user_id, session_id)))
+
+    async def interrupt(
+        self, *, user_id: Optional[str] = None, session_id: Optional[str] = None
+    ) -> answers.Interrupted:
+        """Stops the cell that runs, from another task."""
+        return await self._run(operations.interrupt(self._ids(user_id, session_id)))
+
+    async def stop(
+        self, *, user_id: Optional[str] = None, session_id: Optional[str] = None
+    ) -> None:
+        """Removes the session: its sandbox and its files."""
+        await self._run(operations.stop(self._ids(user_id, session_id)))
+
+    async def ingest_urls(
+        self,
+        urls: Iterable[str],
+        dest_dir: Optional[str] = None,
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> answers.IngestReport:
+        """Lets the service fetch files into the workspace. A URL that fails is in `errors` and spoils no other."""
+        return await self._run(
+            operations.ingest_urls(self._ids(user_id, session_id), urls, dest_dir)
+        )
+
+    @property
+    def files(self) -> AsyncFiles:
+        """The files of a REPL session."""
+        return AsyncFiles(self)
+
+    async def health(self) -> Mapping[str, Any]:
+        """What the service says of itself."""
+        return await self._run(operations.health())
+
+    # --- how it is done
+
+    async def _run(self, operation: Operation[T]) -> T:
+        self._check_open()
+        try:
+            request = next(operation)
+            while True:
+                request = operation.send(await self._send(request))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            operation.close()
+
+    async def _send(self, request: Request) -> Reply:
+        attempt = 0
+        while True:
+            outcome: _retries.Outcome
+            try:
+                outcome = await self._transport.send_async(request)
+            except ConnectionRefusedError as refused:
+                outcome = refused
+            seconds = _retries.delay(attempt, self._retries, outcome)
+            if seconds is None:
+                return _retries.result(outcome)
+            await asyncio.sleep(seconds)
+            attempt += 1
+
+
+class AsyncFiles:
+    """The files of a REPL session: the client's, or the one that a call names."""
+
+    def __init__(self, client: AsyncSandboxClient) -> None:
+        self._client = client
+
+    async def upload(
+        self,
+        source: Union[PathLike, bytes, BinaryIO],
+        name: Optional[str] = None,
+        dest_dir: Optional[str] = None,
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> str:
+        """Puts a file, bytes or an open file into the workspace, and gives its path there."""
+        ids = self._client._ids(user_id, session_id)
+        return await self._client._run(operations.upload_file(ids, source, name, dest_dir))
+
+    async def download(
+        self,
+        path: str,
+        local_path: Optional[PathLike] = None,
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> str:
+        """Saves a file of the workspace, in the current folder unless told otherwise, and says where."""
+        ids = self._client._ids(user_id, session_id)
+        return await self._client._run(operations.download_file(ids, path, local_path))
+
+    async def read(
+        self, path: str, *, user_id: Optional[str] = None, session_id: Optional[str] = None
+    ) -> bytes:
+        """The bytes of a file of the workspace."""
+        return await self._client._run(
+            operations.read_file(self._client._ids(user_id, session_id), path)
+        )
+
+    async def list(
+        self, *, user_id: Optional[str] = None, session_id: Optional[str] = None
+    ) -> List[answers.WorkspaceFile]:
+        """All files of the workspace, by path."""
+        return await self._client._run(
+            operations.list_files(self._client._ids(user_id, session_id))
+        )
+
+    async def link(
+        self,
+        path: str,
+        expires_in: Optional[int] = None,
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> str:
+        """A link that lets anybody download the file, for `expires_in` seconds."""
+        ids = self._client._ids(user_id, session_id)
+        return await self._client._run(operations.link(ids, path, expires_in))
+
+    async def delete(
+        self,
+        paths: Iterable[str],
+        *,
+        user_id: Optional[str] = None,
+        session_id: Optional[str] = None,
+    ) -> List[str]:
+        """Deletes files of the workspace; gives those that were there."""
+        ids = self._client._ids(user_id, session_id)
+        return await self._client._run(operations.delete_files(ids, paths))
