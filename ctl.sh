@@ -8,8 +8,16 @@ cd -- "$ROOT"
 
 CACHE=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cellblock
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$CACHE/target}
+# Most tests wait for something most of the time.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
 # Files that Python or ruff leave in kernel/ would end up in the binary, which embeds that folder.
 export PYTHONDONTWRITEBYTECODE=1 RUFF_NO_CACHE=true
+# As the package's build sets it, so that nothing is compiled once with it and once without.
+export PYO3_BUILD_EXTENSION_MODULE=1
+
+# The engine that the service asks too, whatever context the docker client is set to.
+export DOCKER_HOST=${DOCKER_HOST:-unix:///var/run/docker.sock}
+OWN_IMAGE=cellblock-sandbox
 
 RELEASE_BINARY=$CARGO_TARGET_DIR/release/cellblock
 DEV_BINARY=$CARGO_TARGET_DIR/debug/cellblock
@@ -17,6 +25,8 @@ START_LIMIT_SECS=60
 DEGRADED_LIMIT_SECS=20
 STOP_LIMIT_SECS=30
 LOG_LIMIT_BYTES=$((50 * 1024 * 1024))
+# What the last test runs said; the table of the attack battery is made from it.
+TEST_LOGS=$CARGO_TARGET_DIR/battery
 
 say() { printf '%s\n' "$*"; }
 
@@ -48,10 +58,18 @@ WORK_ROOT_PATH=$(realpath -m -- "$WORK_ROOT_SETTING")
 LOG_FILE=$WORK_ROOT_PATH/service.log
 SERVICE_FILE=$WORK_ROOT_PATH/service.json
 
-require_root() {
+# The engine is asked by the service's own rules: DOCKER_HOST, else the local socket.
+engine_answers() {
+    command -v docker >/dev/null && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1
+}
+
+# Root makes containers by itself; anybody else needs an engine that does.
+require_rights() {
     [[ $(id -u) -eq 0 ]] && return
-    fail "the embedded backend makes containers and needs root. Run the service as root:
-    sudo env \"PATH=\$PATH\" $ROOT/ctl.sh ${1:-start}"
+    local command=${1:-start}
+    [[ $command != test && $command != bench ]] && engine_answers && return
+    fail "sandboxes are containers: run as root, or (not for test and bench) let this user reach a Docker engine (group docker):
+    sudo env \"PATH=\$PATH\" $ROOT/ctl.sh $command"
 }
 
 require_tools() {
@@ -211,8 +229,38 @@ TEXT
 TEXT
 }
 
+# What sandboxes are made of: an image if an engine is to make them, else packages for the embedded backend.
+prepare_sandboxes() {
+    local binary=$1 choice
+    choice=$(setting SANDBOX_BACKEND auto)
+    if [[ $choice != embedded ]] && engine_answers; then
+        if build_image "$binary"; then
+            return
+        fi
+        [[ $choice != docker ]] || fail "the sandbox image could not be built"
+        say "The sandbox image could not be built; the embedded backend is used."
+    fi
+    "$binary" prepare
+}
+
+# Builds the sandbox image unless the one there is up to date. One that the operator named is the operator's to build.
+build_image() {
+    local binary=$1 image stamp
+    image=$(setting SANDBOX_IMAGE "$OWN_IMAGE")
+    if [[ $image != "$OWN_IMAGE" ]]; then
+        docker image inspect "$image" >/dev/null 2>&1 && return
+        say "SANDBOX_IMAGE=$image is not on this engine: pull or build it (FROM $OWN_IMAGE, which ./ctl.sh image builds)."
+        return 1
+    fi
+    stamp=$("$binary" image-stamp)
+    if [[ $(docker image inspect --format '{{index .Config.Labels "cellblock.image_stamp"}}' "$image" 2>/dev/null) == "$stamp" ]]; then
+        return 0
+    fi
+    sandbox-image/build.sh "$image" "$stamp"
+}
+
 cmd_start() {
-    require_root start
+    require_rights start
     local pid
     pid=$(running_pid)
     if [[ -n $pid ]]; then
@@ -220,13 +268,12 @@ cmd_start() {
         return
     fi
     build_release
-    "$RELEASE_BINARY" prepare
+    prepare_sandboxes "$RELEASE_BINARY"
     launch
     say_what_to_try
 }
 
 cmd_stop() {
-    require_root stop
     stop_service
     if [[ -x $RELEASE_BINARY ]]; then
         say "To end sandboxes that are left: (cd $ROOT && WORK_ROOT=$WORK_ROOT_PATH $RELEASE_BINARY purge)"
@@ -253,9 +300,9 @@ stop_service() {
 
 # The build comes first: if it fails, the old service still runs.
 cmd_restart() {
-    require_root restart
+    require_rights restart
     build_release
-    "$RELEASE_BINARY" prepare
+    prepare_sandboxes "$RELEASE_BINARY"
     stop_service
     launch
     say "Cellblock is ready: $(base_url)"
@@ -293,9 +340,9 @@ cmd_doctor() {
 }
 
 cmd_image() {
+    engine_answers || fail "no Docker engine answers (or there is no docker client): apt-get install docker.io, start it, and let this user reach it"
     build_release
-    "$RELEASE_BINARY" prepare
-    say "There is no container image to build: this version has no docker backend. Sandboxes get the host's Python and these packages."
+    sandbox-image/build.sh "$OWN_IMAGE" "$("$RELEASE_BINARY" image-stamp)"
 }
 
 FAILED=()
@@ -335,19 +382,19 @@ find_ruff() {
 
 lint_rust() {
     if cargo fmt --version >/dev/null 2>&1; then
-        step "cargo fmt" cargo fmt --check || true
+        step "cargo fmt" cargo fmt --all --check || true
     else
         skip "cargo fmt: not installed (rustup component add rustfmt)"
     fi
     if cargo clippy --version >/dev/null 2>&1; then
-        step "cargo clippy" cargo clippy --all-targets -- -D warnings || true
+        step "cargo clippy" cargo clippy --workspace --all-targets -- -D warnings || true
     else
         skip "cargo clippy: not installed (rustup component add clippy)"
     fi
 }
 
 lint_python() {
-    local ruff folders=(kernel tests/kernel)
+    local ruff folders=(bench/peers kernel sdk/python tests/battery tests/dependencies tests/kernel tests/mcp tests/openapi)
     if ! ruff=$(find_ruff); then
         skip "ruff: neither installed nor installable (no pip or no network)"
         return
@@ -358,10 +405,15 @@ lint_python() {
 
 lint_shell() {
     if command -v shellcheck >/dev/null; then
-        step "shellcheck" shellcheck ctl.sh .ci/run || true
+        step "shellcheck" shellcheck ctl.sh .ci/run sandbox-image/build.sh || true
     else
         skip "shellcheck: not installed (apt-get install shellcheck)"
     fi
+}
+
+# Licences and sources of everything the service is built from.
+lint_dependencies() {
+    step "dependencies" python3 tests/dependencies/check.py || true
 }
 
 finish() {
@@ -382,64 +434,207 @@ cmd_lint() {
     lint_rust
     lint_python
     lint_shell
+    lint_dependencies
     finish "lint: all clean"
 }
 
-kernel_tests() {
-    local packages=$1 log outcome=0
+# Runs unittest and takes note of the tests it skipped.
+noted_tests() {
+    local name=$1 log outcome=0 reason
+    shift
     log=$(mktemp)
-    CELLBLOCK_TEST_PACKAGES=${packages:-/nonexistent} \
-        python3 -m unittest discover -v -s tests/kernel 2>&1 | tee "$log" || outcome=$?
-    local reason
+    "$@" 2>&1 | tee "$log" || outcome=$?
     while read -r reason; do
-        SKIPPED+=("kernel tests: $reason")
+        SKIPPED+=("$name: $reason")
     done < <(sed -nE "s/.* skipped ['\"](.*)['\"]\$/\\1/p" "$log" | sort | uniq -c | sed -E 's/^ *([0-9]+) /\1 x /')
     rm -f -- "$log"
     return "$outcome"
 }
 
+kernel_tests() {
+    CELLBLOCK_TEST_PACKAGES=${1:-/nonexistent} \
+        noted_tests "kernel tests" python3 -m unittest discover -v -s tests/kernel
+}
+
+# Python tests in folder $1 that drive the real binary, with the tools of folder $2, on backend $3.
+binary_tests() {
+    CELLBLOCK_BINARY=$DEV_BINARY CELLBLOCK_TEST_BACKEND=$3 PYTHONPATH=$CACHE/tools/$2 \
+        noted_tests "$1 ($3)" python3 -W ignore::ResourceWarning -m unittest discover -v -s "$1"
+}
+
+# Installs a package (module $1, requirement $2) into a private folder if need be.
+have_python_tool() {
+    local folder=$CACHE/tools/$1
+    PYTHONPATH=$folder python3 -c "import $1" 2>/dev/null && return
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --upgrade --target "$folder" "$2"
+}
+
+SDK_VENV=$CACHE/tools/sdk
+
+# Makes the environment of the Python package's tests: what builds it, and what its examples are glue for.
+sdk_tools() {
+    local pip=("$SDK_VENV/bin/python" -m pip install --quiet --disable-pip-version-check)
+    [[ -x $SDK_VENV/bin/maturin ]] || { python3 -m venv --clear "$SDK_VENV" && "${pip[@]}" 'maturin>=1.7,<2'; } || return 1
+    "$SDK_VENV/bin/python" -c 'import langchain_core, autogen_core' 2>/dev/null ||
+        "${pip[@]}" 'langchain-core>=0.3,<2' 'autogen-core>=0.6,<1' || say "the packages that two examples need could not be installed"
+}
+
+# As `pip install ./sdk/python` does it, but with cargo's profile $1 and the target folder of everything else.
+sdk_install() {
+    PATH=$SDK_VENV/bin:$PATH CELLBLOCK_BUILD_PROFILE=$1 "$SDK_VENV/bin/python" -m pip install --quiet \
+        --disable-pip-version-check --no-build-isolation --no-deps --editable sdk/python
+}
+
+sdk_tests() {
+    CELLBLOCK_TEST_BACKEND=$1 noted_tests "Python package ($1)" \
+        "$SDK_VENV/bin/python" -W ignore::ResourceWarning -m unittest discover -v -s sdk/python/tests -p "$2"
+}
+
 prepare_packages() { "$DEV_BINARY" prepare | tee "$1"; }
+
+# True if the tests that need a Docker engine can run. With CELLBLOCK_REQUIRE_DOCKER=1 that they cannot is a failure.
+docker_is_ready() {
+    if engine_answers; then
+        step "sandbox image" build_image "$DEV_BINARY" && return
+    elif [[ ${CELLBLOCK_REQUIRE_DOCKER:-0} == 1 ]]; then
+        say ""
+        say "== docker"
+        say "CELLBLOCK_REQUIRE_DOCKER=1, but no Docker engine answers"
+        FAILED+=("docker")
+    else
+        skip "tests of the docker backend: no Docker engine answers (apt-get install docker.io and start it)"
+    fi
+    return 1
+}
+
+# Groups of the battery that look at sandboxes, and so run on every backend; the others run once.
+BATTERY_IN_SANDBOXES=(security::a_ security::b_ security::c_ security::f_)
+FAULTS_IN_SANDBOXES=(faults::disk faults::docker faults::kills faults::vanished)
+
+# Runs tests and keeps what they say as $1.log.
+logged() {
+    local name=$1
+    shift
+    mkdir -p -- "$TEST_LOGS"
+    "$@" 2>&1 | tee "$TEST_LOGS/$name.log"
+}
+
+# The attack battery alone, and its table in docs/SECURITY.md written anew.
+cmd_battery() {
+    require_tools
+    require_rights test
+    rm -rf -- "$TEST_LOGS"
+    step "build" cargo build || finish ""
+    step "sandbox packages" prepare_packages /dev/null || true
+    step "battery, units" logged units cargo test --lib case_ || true
+    step "battery, embedded backend" logged embedded cargo test --test it -- case_ --skip docker:: || true
+    if docker_is_ready; then
+        step "battery, docker backend" logged docker env CELLBLOCK_TEST_BACKEND=docker \
+            cargo test --test it -- "${BATTERY_IN_SANDBOXES[@]}" "${FAULTS_IN_SANDBOXES[@]}" || true
+    fi
+    step "table" python3 tests/battery/table.py "$TEST_LOGS" || true
+    finish "battery: every case holds"
+}
 
 cmd_test() {
     require_tools
-    require_root test
+    require_rights test
     local packages='' prepared
     lint_rust
     lint_python
     lint_shell
+    lint_dependencies
+    rm -rf -- "$TEST_LOGS"
     if step "build" cargo build; then
         prepared=$(mktemp)
         step "sandbox packages" prepare_packages "$prepared" || true
         packages=$(sed -nE 's/^Python packages are ready in (.*)$/\1/p' "$prepared")
         rm -f -- "$prepared"
         [[ -n $packages ]] || skip "tests with pandas and matplotlib: the packages could not be installed (no pip or no network)"
-        step "cargo test" cargo test || true
+        step "cargo test, units" logged units cargo test --lib --bins --test bench || true
+        step "cargo test, embedded backend" logged embedded cargo test --test it -- --skip docker:: || true
+        local mcp_client=no why="could not be installed (no pip, no network, or Python older than 3.10)"
+        if have_python_tool mcp 'mcp>=1.9,<3'; then
+            mcp_client=yes
+            step "MCP client, embedded backend" binary_tests tests/mcp mcp embedded || true
+        else
+            skip "tests with the MCP client: the package mcp $why"
+        fi
+        if have_python_tool schemathesis 'schemathesis>=4,<5'; then
+            step "API against its description" binary_tests tests/openapi schemathesis embedded || true
+        else
+            skip "tests of the API against its description: the package schemathesis $why"
+        fi
+        local sdk=no
+        if sdk_tools; then
+            step "Python package, build" sdk_install dev && sdk=yes && { step "Python package, both modes" sdk_tests embedded 'test_*.py' || true; }
+        else
+            skip "tests of the Python package: maturin could not be installed (no venv, no pip or no network)"
+        fi
+        if docker_is_ready; then
+            [[ $sdk == no ]] || step "Python package, docker backend" sdk_tests docker 'test_scripts.py' || true
+            [[ $mcp_client == no ]] || step "MCP client, docker backend" binary_tests tests/mcp mcp docker || true
+            step "cargo test, docker backend" logged docker env CELLBLOCK_TEST_BACKEND=docker \
+                cargo test --test it -- contract:: docker:: "${BATTERY_IN_SANDBOXES[@]}" "${FAULTS_IN_SANDBOXES[@]}" || true
+        fi
+        step "table of the attack battery" python3 tests/battery/table.py "$TEST_LOGS" --check || true
     fi
     step "kernel tests" kernel_tests "$packages" || true
-    skip "Docker: not needed by this version"
     finish "test: all passed"
+}
+
+# Installs what Cellblock is compared with into an environment of its own, one peer at a time: one that cannot be had is left out.
+install_peers() {
+    local environment=$1 peer packages
+    [[ -x $environment/bin/python ]] || python3 -m venv "$environment" || return 1
+    while read -r peer; do
+        read -ra packages <<<"$peer"
+        say "  $peer"
+        "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" </dev/null ||
+            say "  could not be installed (no network?): it is left out unless an earlier one is there"
+    done < <(grep -v '^#' bench/peers/requirements.txt)
 }
 
 cmd_bench() {
     require_tools
-    require_root bench
-    cargo bench --bench overhead
+    require_rights bench
+    local peers=$CACHE/tools/bench-peers
+    # Builds the service too, the way it is measured.
+    cargo bench --bench compare --no-run --locked
+    "$RELEASE_BINARY" prepare
+    if engine_answers; then
+        build_image "$RELEASE_BINARY" || say "The sandbox image could not be built; docker is left out."
+    fi
+    if sdk_tools && sdk_install release; then
+        "$SDK_VENV/bin/python" sdk/python/bench/overhead.py
+    else
+        say "The Python package could not be built; its figures are left out."
+    fi
+    say "Installing what Cellblock is compared with"
+    if install_peers "$peers"; then
+        export CELLBLOCK_BENCH_PYTHON=$peers/bin/python
+    else
+        say "There is no venv for Python (apt-get install python3-venv); the peers are left out unless they are installed already."
+    fi
+    # In place of this shell, so that whoever ends it ends the benchmark, which then cleans up.
+    exec cargo bench --bench compare --locked -- "$@"
 }
 
 cmd_help() {
     cat <<'TEXT'
 usage: ./ctl.sh <command>
 
-  start      build, install the sandboxes' Python packages (once), run the service in the background
+  start      build, prepare what sandboxes are made of (once), run the service in the background
   stop       end the service; sandboxes stay alive for the next start
   restart    build, stop, start; variables survive
   status     is it running, where, and is it healthy
   logs       follow the log (-n N: begin with the last N lines)
   doctor     what this machine offers and what is missing
-  image      install the sandboxes' Python packages
+  image      build the sandbox image for the docker backend
   test       lint, then all tests
-  lint       cargo fmt, clippy, ruff, shellcheck
-  bench      measure what a call costs beside the code it runs
+  battery    the attack battery alone; writes its table into docs/SECURITY.md
+  lint       cargo fmt, clippy, ruff, shellcheck, licences and sources of dependencies
+  bench      measure Cellblock and what could be used instead, into docs/PERFORMANCE.md (bench quick: only show that it works)
   help       this text
 
 Settings come from the environment and .env; .env.example lists them.
@@ -450,11 +645,15 @@ main() {
     local command=${1:-help}
     [[ $# -eq 0 ]] || shift
     case $command in
-        start | stop | restart | status | doctor | image | test | lint | bench)
+        start | stop | restart | status | doctor | image | test | battery | lint)
             [[ $# -eq 0 ]] || fail "$command takes no arguments"
             "cmd_$command"
             ;;
         logs) cmd_logs "$@" ;;
+        bench)
+            [[ $# -eq 0 || $* == quick ]] || fail "bench takes quick and nothing else"
+            cmd_bench "$@"
+            ;;
         help | -h | --help) cmd_help ;;
         *)
             cmd_help >&2
