@@ -1,9 +1,10 @@
 //! The binary `cellblock`: picks the subcommand, nothing else.
-//! The hidden helper runs before anything is set up, because it must be single-threaded.
+//! The hidden helpers come first; the one that makes containers must run before anything is set up, because it must be single-threaded.
 
 use std::process::ExitCode;
 
 use cellblock::cli;
+use cellblock::policy::judge;
 use cellblock::sandbox::embedded;
 
 fn main() -> ExitCode {
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
         Some(word) if word == embedded::SUBCOMMAND => {
             ExitCode::from(u8::try_from(embedded::run_helper(arguments)).unwrap_or(1))
         }
+        Some(word) if word == judge::SUBCOMMAND => ExitCode::from(u8::from(!judge::run_helper())),
         Some("serve" | "run") => cli::serve::run(arguments),
         Some("mcp") => cli::mcp::run(),
         Some("prepare") => cli::prepare::run(),

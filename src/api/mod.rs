@@ -23,6 +23,7 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
 
+use crate::policy::judge::Judge;
 use crate::session::Core;
 use crate::settings::Settings;
 
@@ -30,6 +31,8 @@ use crate::settings::Settings;
 pub struct AppState {
     pub core: Arc<Core>,
     pub settings: Settings,
+    /// None where the command policy is off.
+    pub judge: Option<Arc<Judge>>,
     pub worker_id: String,
     pub s3_kind: &'static str,
     pub started: Instant,

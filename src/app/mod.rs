@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, AppState};
 use crate::http_server;
 use crate::ingest::{FetchPolicy, Fetcher};
+use crate::policy::judge::Judge;
 use crate::sandbox::Backend;
 use crate::session::{Core, CoreParts};
 use crate::settings::{QuotaChoice, Settings};
@@ -134,8 +135,11 @@ async fn assemble(settings: Settings, work_root: &Path) -> anyhow::Result<Parts>
     } else {
         "external"
     };
+    let policy = settings.dialects.command_policy.clone();
+    let judge = policy.map(|policy| Arc::new(Judge::new(policy, settings.helper.clone())));
     let state = Arc::new(AppState {
         core,
+        judge,
         worker_id: settings.worker_id.clone().unwrap_or_else(host_name),
         s3_kind,
         started: Instant::now(),

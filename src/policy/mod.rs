@@ -1,7 +1,8 @@
 //! Which command lines may run in a dialect that has a command policy: the line is parsed as bash, and every program in it must be allowed.
-//! Pure. A second fence, not the wall: the sandbox is the wall, and `python3`, which is on the list, can do what it likes in there.
+//! Pure; hostile lines are judged by it in a process of its own (`judge.rs`). A second fence, not the wall: the sandbox is the wall, and `python3`, which is on the list, can do what it likes in there.
 //! Invariant: what cannot be parsed, or whose program names are not plain words, is refused.
 
+pub mod judge;
 mod programs;
 mod words;
 
@@ -14,6 +15,7 @@ use brush_parser::ast::{
 };
 use brush_parser::word::WordPiece;
 use brush_parser::{Parser, ParserOptions};
+use serde::{Deserialize, Serialize};
 
 use words::Literal;
 
@@ -46,12 +48,12 @@ const POWERFUL: &[&str] = &[
 ];
 /// The longest argument that a program can be given, and so the longest line of `bash -c`.
 const MAX_LINE_BYTES: usize = 128 * 1024 - 1;
-/// Brackets of all kinds within each other; a parser that descends must not be led too deep.
+/// Command substitutions within each other.
 const MAX_NESTING: usize = 40;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Why a line may not run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     pub reason: String,
     /// The forbidden word, if it was one.
@@ -70,7 +72,7 @@ impl Refused {
 type Verdict = Result<(), Refused>;
 
 /// The operator's two lists.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandPolicy {
     allowed: BTreeSet<String>,
     forbidden: BTreeSet<String>,
@@ -87,6 +89,7 @@ impl CommandPolicy {
         }
     }
 
+    /// For lines of one's own; a hostile one may take for ever, or the whole stack.
     pub fn check(&self, line: &str) -> Verdict {
         if line.len() > MAX_LINE_BYTES {
             return Err(Refused::because(format!(
@@ -96,14 +99,12 @@ impl CommandPolicy {
         if line.contains('\0') {
             return Err(Refused::because("the command contains a NUL character"));
         }
-        if nesting(line) > MAX_NESTING {
-            return Err(Refused::because("the command is nested too deeply"));
-        }
         let walk = || {
             let mut walk = Walk {
                 policy: self,
                 functions: BTreeSet::new(),
                 depth: 0,
+                source: String::new(),
             };
             walk.script(line)
         };
@@ -118,34 +119,13 @@ impl CommandPolicy {
     }
 }
 
-/// How deep brackets and compound commands stand within each other at most, whether they are quoted or not.
-fn nesting(line: &str) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    for c in line.chars() {
-        match c {
-            '(' | '{' | '[' => depth += 1,
-            ')' | '}' | ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(depth);
-    }
-    let (mut depth, mut deepest_command) = (0_usize, 0);
-    for word in line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-        match word {
-            "if" | "while" | "until" | "for" | "case" | "select" | "coproc" => depth += 1,
-            "fi" | "done" | "esac" => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        deepest_command = deepest_command.max(depth);
-    }
-    deepest + deepest_command
-}
-
 struct Walk<'p> {
     policy: &'p CommandPolicy,
     /// Defined in this line; what is in them has been looked at.
     functions: BTreeSet<String>,
     depth: usize,
+    /// What is being looked at, as it was written.
+    source: String,
 }
 
 impl Walk<'_> {
@@ -154,19 +134,14 @@ impl Walk<'_> {
         if self.depth > MAX_NESTING {
             return Err(Refused::because("the command is nested too deeply"));
         }
-        // Bash sees two subshells here; the parser sees arithmetic.
-        let mut after_bracket = text.split('(').skip(1);
-        if after_bracket.any(|rest| !rest.is_empty() && rest.trim().is_empty()) {
-            return Err(Refused::because(
-                "write nested subshells without a space between their brackets",
-            ));
-        }
         let program = Parser::new(text.as_bytes(), &ParserOptions::default())
             .parse_program()
             .map_err(|error| Refused::because(format!("the command cannot be parsed: {error}")))?;
+        let outer = std::mem::replace(&mut self.source, text.to_owned());
         for list in &program.complete_commands {
             self.list(list)?;
         }
+        self.source = outer;
         self.depth -= 1;
         Ok(())
     }
@@ -210,7 +185,16 @@ impl Walk<'_> {
 
     fn compound(&mut self, compound: &CompoundCommand) -> Verdict {
         match compound {
-            CompoundCommand::Arithmetic(command) => self.arithmetic(&command.expr),
+            CompoundCommand::Arithmetic(command) => {
+                // Bash sees two subshells in `( (`, also with a comment between; the parser sees arithmetic.
+                let second = self.source.chars().nth(command.loc.start.index + 1);
+                if second != Some('(') {
+                    return Err(Refused::because(
+                        "write nested subshells without a space between their brackets",
+                    ));
+                }
+                self.arithmetic(&command.expr)
+            }
             CompoundCommand::ArithmeticForClause(command) => {
                 let parts = [&command.initializer, &command.condition, &command.updater];
                 for part in parts.into_iter().flatten() {

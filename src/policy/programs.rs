@@ -123,6 +123,11 @@ fn awk(arguments: &[Option<Literal>]) -> Verdict {
         if code.contains("system") {
             return Err(Refused::because("awk: system() starts another program"));
         }
+        if code.contains('@') {
+            return Err(Refused::because(
+                "awk: @ calls a function by a name that is not known yet, or loads another program",
+            ));
+        }
         if code.replace("||", "  ").contains('|') {
             return Err(Refused::because(
                 "awk: a pipe inside a program starts another program",
@@ -168,27 +173,50 @@ fn without_strings_and_patterns(text: &str) -> String {
 
 /// sed starts programs with the command `e` and with the flag `e` of `s`.
 fn sed(arguments: &[Option<Literal>]) -> Verdict {
-    let mut options_take_script = false;
+    let mut arguments = arguments.iter().flatten().map(|Literal(word)| &**word);
     let mut script_seen = false;
-    for Literal(word) in arguments.iter().flatten() {
-        let is_script = options_take_script || (!word.starts_with('-') && !script_seen);
-        options_take_script = matches!(word.as_str(), "-e" | "--expression") || ends_with_e(word);
-        let inline = word.strip_prefix("--expression=");
-        if let Some(script) = inline.or(is_script.then_some(word.as_str())) {
-            script_seen = true;
-            if sed_starts_something(script) {
-                return Err(Refused::because(
-                    "sed: its e command starts another program",
-                ));
-            }
+    while let Some(word) = arguments.next() {
+        let script = match sed_option(word) {
+            SedOption::Script("") => arguments.next(),
+            SedOption::Script(script) => Some(script),
+            SedOption::Other => continue,
+            SedOption::None if script_seen => continue,
+            SedOption::None => Some(word),
+        };
+        script_seen = true;
+        if script.is_some_and(sed_starts_something) {
+            return Err(Refused::because(
+                "sed: its e command starts another program",
+            ));
         }
     }
     Ok(())
 }
 
-/// A group of short options such as `-ne`, whose last one takes the script.
-fn ends_with_e(word: &str) -> bool {
-    word.starts_with('-') && !word.starts_with("--") && word.len() > 1 && word.ends_with('e')
+enum SedOption<'w> {
+    /// `-e` or `--expression`, with what stands behind it in the same word.
+    Script(&'w str),
+    Other,
+    None,
+}
+
+/// Short options may stand together (`-ne`), long ones may be cut short (`--expr=…`).
+fn sed_option(word: &str) -> SedOption<'_> {
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, value) = long.split_once('=').unwrap_or((long, ""));
+        return match !name.is_empty() && "expression".starts_with(name) {
+            true => SedOption::Script(value),
+            false => SedOption::Other,
+        };
+    }
+    let Some(short) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
+        return SedOption::None;
+    };
+    // Behind these the word goes on with their own value.
+    match short.find(['e', 'i', 'f', 'l']) {
+        Some(at) if short[at..].starts_with('e') => SedOption::Script(&short[at + 1..]),
+        _ => SedOption::Other,
+    }
 }
 
 fn sed_starts_something(script: &str) -> bool {

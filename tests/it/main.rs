@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod command_policy;
 mod contract;
 mod docker;
 mod embedded_s3;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cellblock::policy::judge::Judge;
 use cellblock::settings::Settings;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -69,6 +70,7 @@ pub fn refuse_command(
     py: Python<'_>,
     line: &str,
     settings: Option<Given>,
+    helper: PathBuf,
 ) -> PyResult<Option<(String, Option<String>)>> {
     let settings = match settings {
         Some(given) => local_settings(&given)?.0,
@@ -78,6 +80,8 @@ pub fn refuse_command(
     let Some(policy) = settings.dialects.command_policy else {
         return Ok(None);
     };
-    let verdict = py.detach(|| policy.check(line));
+    // Started anew each time: a process that waited would be shared with the children of a fork.
+    let judge = Judge::new(policy, helper);
+    let verdict = py.detach(|| judge.check(line));
     Ok(verdict.err().map(|refused| (refused.reason, refused.word)))
 }

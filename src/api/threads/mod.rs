@@ -187,13 +187,13 @@ async fn run(
     )
 }
 
-/// Parsing takes a thread with a stack of its own, so it is done off the runtime's threads.
+/// A verdict is waited for, so it is done off the runtime's threads.
 async fn check_policy(state: &Shared, facts: &SessionFacts, command: &str) -> Result<(), Refusal> {
-    let Some(policy) = state.settings.dialects.command_policy.clone() else {
+    let Some(judge) = state.judge.clone() else {
         return Ok(());
     };
     let line = command.to_owned();
-    let verdict = tokio::task::spawn_blocking(move || policy.check(&line)).await;
+    let verdict = tokio::task::spawn_blocking(move || judge.check(&line)).await;
     let verdict = verdict.unwrap_or_else(|_| {
         Err(Refused {
             reason: "the command could not be looked at".to_owned(),

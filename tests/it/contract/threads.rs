@@ -236,6 +236,20 @@ async fn execute_refuses_by_policy_with_400_and_names_the_word() {
 }
 
 #[tokio::test]
+async fn execute_refuses_a_command_that_breaks_the_parser_and_the_service_goes_on() {
+    let app = TestApp::start().await;
+    let session = open(&app, "tangled").await;
+    for command in ["(".repeat(34), "${x#\\}".repeat(20_000)] {
+        let (status, body) = execute(&app, &session, &command).await;
+        assert_eq!(status, 400, "{}", body["error"]);
+    }
+    assert_eq!(
+        output(&app, &session, "echo still here").await,
+        "still here\n"
+    );
+}
+
+#[tokio::test]
 async fn the_policy_can_be_changed_and_turned_off() {
     let app = TestApp::start_with(&[("COMMAND_POLICY", "off")]).await;
     let session = open(&app, "t").await;

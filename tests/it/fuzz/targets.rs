@@ -2,6 +2,7 @@
 //! Each gives its outcome in a few words, which guide the search.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use cellblock::ingest::address;
@@ -10,7 +11,7 @@ use cellblock::kernel::CellFrame;
 use cellblock::kernel::frame::{self, Assembler};
 use cellblock::model::ids::SessionIds;
 use cellblock::model::path::WorkspacePath;
-use cellblock::policy::CommandPolicy;
+use cellblock::policy::judge::Judge;
 use cellblock::store::{Manifest, attachment_header};
 
 use super::fuzz;
@@ -384,13 +385,8 @@ fn the_command_policy_lets_no_forbidden_program_start() {
         ],
         |input| {
             let line = String::from_utf8_lossy(input).into_owned();
-            let words = |list: &str| list.split(' ').map(str::to_owned).collect::<Vec<_>>();
-            let policy = CommandPolicy::new(
-                words(
-                    "jq awk grep sed sort uniq head tail wc cut tr cat echo date find ls python3 python",
-                ),
-                words("rm mv dd curl wget ssh sudo"),
-            );
+            static JUDGE: LazyLock<Judge> = LazyLock::new(crate::command_policy::judge);
+            let policy = &*JUDGE;
             let began = Instant::now();
             let verdict = policy.check(&line);
             assert!(

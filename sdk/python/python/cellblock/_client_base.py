@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Union
 
 from . import _native
 from ._exchange import Request, post
-from ._local import LocalTransport, Settings, settings_of
+from ._local import HELPER, LocalTransport, Settings, settings_of
 from ._operations import Ids
 from ._remote import RemoteTransport, Server
 from ._remote_async import AsyncRemoteTransport
@@ -126,7 +126,7 @@ class ClientBase:
 
 def verdict(command: str, settings: Optional[Settings] = None) -> Verdict:
     """See `validate_command`."""
-    refused = _native.refuse_command(command, settings)
+    refused = _native.refuse_command(command, settings, os.fspath(HELPER))
     reason, word = refused or (None, None)
     return Verdict(allowed=refused is None, reason=reason, forbidden_pattern=word)
 
