@@ -26,9 +26,10 @@ _FINAL_DRAIN_BYTES = 1_048_576
 class Command:
     """One process, its two pipes and the link on which the host hears of it."""
 
-    def __init__(self, number: int, process: object, link: Socket) -> None:
+    def __init__(self, number: int, mark: int, process: object, link: Socket) -> None:
         """Take over what was started."""
         self.number = number
+        self.mark = mark
         self.process = process
         self.link = link
         self.pipes = [
@@ -105,11 +106,12 @@ class Commands:
         self._unwatch = unwatch
         self._reaped = reaped
         self._by_number: dict[int, Command] = {}
+        self._last_mark = 0
 
     @property
-    def running(self) -> bool:
-        """Whether any process that the host asked for is still there."""
-        return any(not command.ended for command in self._by_number.values())
+    def marks(self) -> set[int]:
+        """Of the processes that the host asked for and that are still there."""
+        return {command.mark for command in self._by_number.values() if not command.ended}
 
     def descriptors(self) -> list[int]:
         """What a worker that is forked must not keep."""
@@ -123,9 +125,11 @@ class Commands:
         from subprocess import DEVNULL, PIPE, Popen
 
         number, argv = frame.get("process"), frame.get("argv")
-        environment = {**os.environ, **frame.get("env", {}), processes.MARK: str(number)}
+        environment = {**os.environ, **frame.get("env", {})}
+        self._last_mark = processes.next_mark(self._last_mark)
         folder = os.path.join(cwd, frame.get("cwd") or "")
         try:
+            processes.set_mark(self._last_mark)
             process = Popen(
                 argv,
                 cwd=folder,
@@ -139,8 +143,10 @@ class Commands:
         except (OSError, ValueError, TypeError) as error:
             end_link(link)
             return f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+        finally:
+            processes.clear_mark()
         linux.offer_to_oom_killer(process.pid)
-        command = Command(number, process, link)
+        command = Command(number, self._last_mark, process, link)
         self._by_number[number] = command
         hello = {"op": "hello", "role": "process", "process": number}
         command.backlog.extend(packets(encode(hello)))
@@ -155,13 +161,13 @@ class Commands:
         """End a process and everything it started."""
         command = self._by_number.get(number)
         if command is not None:
-            self._reaped(processes.end_marked(str(number), command.process.pid))
+            self._reaped(processes.end_marked(command.mark))
 
     def kill_all(self) -> None:
         """Nobody will ever hear of them: end them and their links."""
-        for number, command in list(self._by_number.items()):
+        for command in list(self._by_number.values()):
             if not command.ended:
-                self._reaped(processes.end_marked(str(number), command.process.pid))
+                self._reaped(processes.end_marked(command.mark))
                 command.process.returncode = -9
             self._forget(command)
 

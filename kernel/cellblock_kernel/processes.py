@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from _signal import SIGKILL, SIGSTOP
+from resource import RLIMIT_MSGQUEUE, getrlimit, prlimit, setrlimit
 from time import monotonic, sleep
 
 from cellblock_kernel.private import BUILTINS as __builtins__  # noqa: F401
 
-# In the environment of every process that the host asked for, and so of all that it starts.
-MARK = "_CELLBLOCK_PROCESS"
+# What a process that the host asked for is known by, and all that it starts, whatever they do to
+# their environment, session and parents: a soft limit on message queues, which sandboxes lack.
+_UNMARKED, _HARD = getrlimit(RLIMIT_MSGQUEUE)
+_MARKS = 500_000 if _HARD < 0 else min(_HARD, 500_000)
 
 
 def reap() -> dict[int, int]:
@@ -46,27 +49,36 @@ def end_all_others(within_secs: float = 3.0, spare_visitors: bool = False) -> di
     return ended
 
 
-def end_marked(mark: str, leader: int, within_secs: float = 3.0) -> dict[int, int]:
+def next_mark(last: int) -> int:
+    """Another mark than the one before; they come round after hundreds of thousands."""
+    return last % _MARKS + 1
+
+
+def set_mark(mark: int) -> None:
+    """What is started from now on carries the mark from its first moment."""
+    setrlimit(RLIMIT_MSGQUEUE, (mark, _HARD))
+
+
+def clear_mark() -> None:
+    """What is started from now on carries none."""
+    setrlimit(RLIMIT_MSGQUEUE, (_UNMARKED, _HARD))
+
+
+def end_marked(mark: int) -> dict[int, int]:
     """SIGKILL to one process of the host and all that it started, until none is left."""
+    return _end_while_found(lambda: [pid for pid in _others() if _mark_of(pid) == mark])
+
+
+def end_all_but(marks: set[int]) -> dict[int, int]:
+    """SIGKILL to everything but visitors and what carries one of the marks; what was reaped."""
+    return _end_while_found(lambda: [pid for pid in _others() if _mark_of(pid) not in marks])
+
+
+def _end_while_found(look: object, within_secs: float = 3.0) -> dict[int, int]:
     ended: dict[int, int] = {}
     deadline = monotonic() + within_secs
     while monotonic() < deadline:
-        found = [pid for pid in _others() if _belongs(pid, mark, leader)]
-        if not found:
-            break
-        for number in (SIGSTOP, SIGKILL):
-            _signal_all(found, number)
-        ended.update(reap())
-        sleep(0.0005)
-    return ended
-
-
-def end_unmarked(within_secs: float = 3.0) -> dict[int, int]:
-    """SIGKILL to everything but visitors and what the host asked for; what was reaped."""
-    ended: dict[int, int] = {}
-    deadline = monotonic() + within_secs
-    while monotonic() < deadline:
-        found = [pid for pid in _others() if not _mark_of(pid)]
+        found = look()
         if not found:
             break
         for number in (SIGSTOP, SIGKILL):
@@ -93,28 +105,11 @@ def _signal_all(pids: list[str], number: int) -> None:
             pass
 
 
-def _belongs(pid: str, mark: str, leader: int) -> bool:
-    """By its mark, or, if it threw its environment away, by its session."""
-    return _mark_of(pid) == mark or int(pid) == leader or _session_of(pid) == leader
-
-
-def _mark_of(pid: str) -> str:
+def _mark_of(pid: str) -> int:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
+        return prlimit(int(pid), RLIMIT_MSGQUEUE)[0]
     except OSError:
-        return ""
-    start = MARK.encode() + b"="
-    return next(
-        (str(e[len(start) :], "ascii", "replace") for e in entries if e.startswith(start)), ""
-    )
-
-
-def _session_of(pid: str) -> int:
-    try:
-        return os.getsid(int(pid))
-    except OSError:
-        return 0
+        return _UNMARKED
 
 
 def _kill_as_init() -> bool:

@@ -287,8 +287,8 @@ class Supervisor:
         lived_secs = monotonic() - self._worker.last_handover
         # What the dead worker left running belongs to a state that is gone; what the host
         # asked for does not.
-        if self._commands.running:
-            self._commands.note_ended(processes.end_unmarked())
+        if self._commands.marks:
+            self._commands.note_ended(processes.end_all_but(self._commands.marks))
         else:
             self._end_all_others()
         self._bury(status)

@@ -1,8 +1,8 @@
 //! Reading bodies and queries into typed requests, with errors that name the field.
 //! Never lets a body grow past its limit. Invariant: a handler sees a well-typed request or is not called.
 
-use axum::body::Body;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -68,6 +68,32 @@ pub async fn read_body(body: Body, limit: usize) -> Result<bytes::Bytes, Problem
         ))),
         Err(_) => Err(Problem::invalid("body", "the body ended early")),
     }
+}
+
+/// The one part of a path that a route leaves open.
+pub struct PathPart(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathPart {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let part = Path::<String>::from_request_parts(parts, state).await;
+        part.map(|Path(text)| Self(text))
+            .map_err(|_| Problem::invalid("path", "the path is not UTF-8"))
+    }
+}
+
+/// A JSON body that may be left out, if all that it can say has a default.
+pub async fn json_or_nothing<T: DeserializeOwned + Default>(
+    request: Request,
+    state: &Shared,
+) -> Result<T, Problem> {
+    if request.body().is_end_stream() {
+        return Ok(T::default());
+    }
+    JsonBody::from_request(request, state)
+        .await
+        .map(|JsonBody(value)| value)
 }
 
 /// The query of a GET.

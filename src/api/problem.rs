@@ -2,7 +2,7 @@
 //! Never sends the inside of an internal error. Invariant: `code` is one of the words of the contract.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
@@ -55,6 +55,24 @@ impl Problem {
         &self.detail
     }
 
+    /// For a dialect that says errors in its own shape: what goes with every one of them, whatever it looks like.
+    pub fn in_another_shape(&self, status: StatusCode, body: Value) -> Response {
+        self.count();
+        let mut response = (status, Json(body)).into_response();
+        self.say_when_to_retry(response.headers_mut());
+        response
+    }
+
+    pub fn count(&self) {
+        METRICS.refusals.with_label_values(&[self.code]).inc();
+    }
+
+    fn say_when_to_retry(&self, headers: &mut HeaderMap) {
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+    }
+
     pub fn to_json(&self) -> Value {
         let mut document = json!({
             "type": format!("urn:cellblock:problem:{}", self.code),
@@ -101,16 +119,12 @@ impl From<CoreError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        METRICS.refusals.with_label_values(&[self.code]).inc();
-        let mut response = (self.status, Json(self.to_json())).into_response();
+        let mut response = self.in_another_shape(self.status, self.to_json());
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(seconds) = self.retry_after_seconds {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
         response
     }
 }

@@ -37,6 +37,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 /// After that, what is left of a request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const HANDOVER_PATIENCE: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_millis(100);
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
@@ -321,6 +322,24 @@ pub(crate) async fn end_left_sandboxes(
     // The next start mounts them again.
     crate::volume::unmount_all_below(work_root)?;
     Ok(count)
+}
+
+/// The first of `name`, `name-2`, `name-3`, … whose work root nobody holds, so that whoever comes back alone finds what it left.
+/// One that is just being given up is waited for.
+pub(crate) fn free_folder(parent: &Path, name: &str) -> PathBuf {
+    let is_free = |path: &Path| match File::open(path.join("lock")) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(_) => true,
+    };
+    let first = parent.join(name);
+    let deadline = Instant::now() + HANDOVER_PATIENCE;
+    while !is_free(&first) && Instant::now() < deadline {
+        std::thread::sleep(HANDOVER_PATIENCE / 20);
+    }
+    let others = (2..).map(|number| parent.join(format!("{name}-{number}")));
+    let mut all = std::iter::once(first).chain(others);
+    all.find(|path| is_free(path))
+        .expect("there is no last number")
 }
 
 /// Where programs of this user that carry a core keep theirs, beside any service on this host.

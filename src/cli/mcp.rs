@@ -13,7 +13,7 @@ pub fn run() -> ExitCode {
     };
     // Beside a service on this host, or another agent's server, nothing may collide.
     if std::env::var_os("WORK_ROOT").is_none() {
-        settings.work_root = app::own_data_folder().join("mcp");
+        settings.work_root = app::free_folder(&app::own_data_folder(), "mcp");
     }
     if std::env::var_os("EMBEDDED_S3_ADDR").is_none() {
         settings.s3.embedded_addr.set_port(0);

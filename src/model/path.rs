@@ -46,16 +46,6 @@ impl WorkspacePath {
         Self::parse(trimmed).map(Some)
     }
 
-    /// The folder it is in, if it is not the workspace itself, and its name there.
-    pub fn split(&self) -> (Option<Self>, &[u8]) {
-        let name = self.file_name();
-        let folder = &self.0[..self.0.len() - name.len()];
-        let folder = folder
-            .strip_suffix(b"/")
-            .map(|folder| Self(folder.to_vec()));
-        (folder, name)
-    }
-
     /// For names that come from the workspace itself.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, InvalidPath> {
         // A walk asks this for every file, so what is fine is found so in one pass.

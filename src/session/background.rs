@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::Core;
 use super::error::CoreError;
@@ -21,8 +22,11 @@ use crate::model::process::{ProcessAnswer, ProcessCommand};
 const RING_BYTES: usize = 1 << 20;
 /// Pieces of one byte cost more than a byte.
 const RING_PIECES: usize = 4096;
-/// Ended programs that can still be asked about, per session.
-const ENDED_KEPT: usize = 16;
+/// Ended programs that can still be asked about, per session: those whose answer the caller has had already …
+const ANSWERED_KEPT: usize = 16;
+/// … and those in the background, whose exit code may be asked for later than their output is kept.
+const BACKGROUND_KEPT: usize = 256;
+const OUTPUTS_KEPT: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
@@ -56,11 +60,13 @@ pub struct Execs {
 #[derive(Default)]
 struct Table {
     by_id: HashMap<String, Arc<Exec>>,
-    ended: VecDeque<String>,
+    answered: VecDeque<Arc<Exec>>,
+    in_background: VecDeque<Arc<Exec>>,
 }
 
 struct Exec {
     id: String,
+    in_background: bool,
     captured: Mutex<Captured>,
     ended: watch::Sender<Option<ProcessAnswer>>,
 }
@@ -91,13 +97,25 @@ impl Execs {
         *self.table() = Table::default();
     }
 
-    fn note_end(&self, exec: &Exec) {
+    fn note_end(&self, exec: &Arc<Exec>) {
         let mut table = self.table();
-        table.ended.push_back(exec.id.clone());
-        while table.ended.len() > ENDED_KEPT {
-            if let Some(oldest) = table.ended.pop_front() {
-                table.by_id.remove(&oldest);
-            }
+        let Table {
+            by_id,
+            answered,
+            in_background,
+        } = &mut *table;
+        let (ended, kept) = match exec.in_background {
+            true => (in_background, BACKGROUND_KEPT),
+            false => (answered, ANSWERED_KEPT),
+        };
+        ended.push_back(exec.clone());
+        if let Some(quiet) = ended.len().checked_sub(OUTPUTS_KEPT + 1) {
+            ended[quiet].forget_output();
+        }
+        if ended.len() > kept
+            && let Some(oldest) = ended.pop_front()
+        {
+            by_id.remove(&oldest.id);
         }
     }
 }
@@ -126,6 +144,17 @@ impl Exec {
         }
     }
 
+    fn forget_output(&self) {
+        let mut captured = self.captured();
+        captured.ring = VecDeque::new();
+        captured.ring_bytes = 0;
+        self.ended.send_modify(|ended| {
+            if let Some(answer) = ended {
+                (answer.stdout, answer.stderr) = (String::new(), String::new());
+            }
+        });
+    }
+
     fn read(&self, since_seq: u64, max_pieces: usize) -> ExecReading {
         let ended = self.ended.borrow().is_some();
         let captured = self.captured();
@@ -148,15 +177,16 @@ impl Exec {
 }
 
 impl Core {
-    /// Starts a program that goes on by itself, until its end, its time limit or `hang_up`.
+    /// Starts a program that goes on by itself, until its end, its time limit or `hang_up`; without one nobody waits for it.
     pub async fn start_process(
         self: &Arc<Self>,
         ids: &SessionIds,
         command: ProcessCommand,
-        hang_up: CancellationToken,
+        hang_up: Option<CancellationToken>,
     ) -> Result<String, CoreError> {
         let exec = Arc::new(Exec {
             id: format!("exec_{}", uuid::Uuid::new_v4().simple()),
+            in_background: hang_up.is_none(),
             captured: Mutex::new(Captured {
                 head: Output::new(self.parts.files.max_output_bytes),
                 ring: VecDeque::new(),
@@ -170,8 +200,8 @@ impl Core {
         let session = started.session().clone();
         session.execs.add(&exec);
         let (core, runs, for_end) = (self.clone(), exec.clone(), session.clone());
-        tokio::spawn(async move {
-            let events = EventSink::new(None, hang_up);
+        let runs_to_its_end = async move {
+            let events = EventSink::new(None, hang_up.unwrap_or_default());
             let (end, duration) = core
                 .follow(started, limit, &events, &mut |stream, text| {
                     runs.push(stream, text)
@@ -190,7 +220,8 @@ impl Core {
             };
             runs.ended.send_replace(Some(answer));
             for_end.execs.note_end(&runs);
-        });
+        };
+        tokio::spawn(runs_to_its_end.in_current_span());
         Ok(exec.id.clone())
     }
 
@@ -229,6 +260,7 @@ mod tests {
     fn exec() -> Exec {
         Exec {
             id: "exec_1".to_owned(),
+            in_background: true,
             captured: Mutex::new(Captured {
                 head: Output::new(100),
                 ring: VecDeque::new(),
@@ -285,5 +317,34 @@ mod tests {
             exec.push(StreamName::Stdout, "y");
         }
         assert!(exec.captured().ring.len() <= RING_PIECES);
+    }
+
+    #[test]
+    fn the_end_of_a_program_in_the_background_outlives_many_that_were_waited_for() {
+        let execs = Execs::default();
+        let ended = |number: usize, in_background| {
+            let exec = Arc::new(Exec {
+                id: format!("exec_{number}"),
+                in_background,
+                ..exec()
+            });
+            exec.push(StreamName::Stdout, "x");
+            exec.ended.send_replace(Some(ProcessAnswer::not_started(
+                String::new(),
+                Duration::ZERO,
+            )));
+            execs.add(&exec);
+            execs.note_end(&exec);
+        };
+        ended(0, true);
+        (1..100).for_each(|number| ended(number, false));
+        assert_eq!(execs.find("exec_0").unwrap().read(0, 9).pieces.len(), 1);
+        assert!(execs.find("exec_1").is_none() && execs.find("exec_99").is_some());
+        (100..150).for_each(|number| ended(number, true));
+        let first = execs.find("exec_0").unwrap();
+        assert!(first.ended.borrow().is_some() && first.read(0, 9).done);
+        (150..500).for_each(|number| ended(number, true));
+        assert!(execs.find("exec_0").is_none());
+        assert_eq!(execs.table().by_id.len(), ANSWERED_KEPT + BACKGROUND_KEPT);
     }
 }

@@ -8,6 +8,8 @@ use super::Core;
 use super::error::CoreError;
 use super::folder::Terms;
 use super::registry::Session;
+use super::removal::note_expiry;
+use crate::metrics::METRICS;
 use crate::model::ids::SessionIds;
 
 /// What is known of a session without looking into it.
@@ -35,12 +37,21 @@ impl Core {
             new.store(true, Ordering::Relaxed);
             terms.fit_the_pool().then(|| self.pool.take()).flatten()
         };
-        // One whose time was up before the reaper came by is not there any more.
-        let earlier = self.registry.find(&ids.key());
-        if let Some(earlier) = earlier.filter(|session| self.has_died(session))
-            && let Some(stopped) = self.stop_session(&earlier).await
-        {
-            stopped?;
+        if let Some(earlier) = self.registry.find(&ids.key()) {
+            if !self.has_died(&earlier) {
+                let facts = facts(&earlier);
+                earlier.touch();
+                METRICS
+                    .sessions_reused
+                    .with_label_values(&[ids.dialect()])
+                    .inc();
+                return Ok(Created::Existing(facts));
+            }
+            // Its time was up before the reaper came by.
+            if let Some(stopped) = self.stop_session(&earlier).await {
+                stopped?;
+                note_expiry(&earlier);
+            }
         }
         let session = self.open_session_with(ids, &terms, ready).await?;
         if !new.load(Ordering::Relaxed) {
@@ -58,6 +69,16 @@ impl Core {
     pub fn find_open(&self, ids: &SessionIds) -> Option<SessionFacts> {
         let session = self.registry.find(&ids.key())?;
         (!self.has_died(&session)).then(|| facts(&session))
+    }
+
+    /// Ends what single runs of an earlier service left: nobody can ask for them any more.
+    pub(super) async fn end_left_runs(&self) {
+        let sessions = self.registry.all().into_iter();
+        for session in sessions.filter(|session| session.meta().terms.ephemeral) {
+            if let Some(Err(error)) = self.stop_session(&session).await {
+                tracing::warn!(session = %session.key, %error, "the sandbox of a single run could not be removed yet");
+            }
+        }
     }
 
     /// Every open session of a workflow run.
@@ -78,10 +99,19 @@ impl Core {
         session.save_meta(|meta| meta.terms.idle_secs = Some(idle_secs))
     }
 
-    /// An open session by the name that was handed out for it.
-    pub fn find_by_handle(&self, handle: &str) -> Option<SessionFacts> {
+    /// An open session by the name that was handed out for it. What one dialect handed out is no name in another: each has
+    /// rules of its own for what may be done.
+    pub fn find_by_handle(&self, dialect: &str, handle: &str) -> Option<SessionFacts> {
         let session = self.registry.find_by_handle(handle)?;
-        (!self.has_died(&session)).then(|| facts(&session))
+        (session.ids.dialect() == dialect && !self.has_died(&session)).then(|| facts(&session))
+    }
+
+    /// How many files an open session has; unlike a list of them, this is no activity.
+    pub async fn count_files(&self, ids: &SessionIds) -> Result<usize, CoreError> {
+        match self.registry.find(&ids.key()) {
+            Some(session) => Ok(self.walk(&session, usize::MAX).await?.total_files),
+            None => Ok(0),
+        }
     }
 
     /// Closed, or its time is up and nothing runs in it, whether or not the reaper has been here.

@@ -12,8 +12,8 @@ pub enum CoreError {
     InvalidArgument { field: String, problem: String },
     #[error("{0}")]
     NotFound(String),
-    #[error("{waiting} cells of this session are waiting already; try again later")]
-    Busy { waiting: usize },
+    #[error("{count} {what} already; try again later")]
+    Busy { count: usize, what: &'static str },
     #[error("all {max_total} sandboxes are in use (SANDBOX_MAX_TOTAL); try again later")]
     Capacity { max_total: usize },
     #[error("{0}")]

@@ -318,7 +318,10 @@ impl<'s> QueuePlace<'s> {
         let waiting = session.waiting.fetch_add(1, Ordering::AcqRel);
         let place = Self(session);
         if waiting >= queue_max {
-            return Err(CoreError::Busy { waiting });
+            return Err(CoreError::Busy {
+                count: waiting,
+                what: "cells of this session are waiting",
+            });
         }
         Ok(place)
     }

@@ -60,8 +60,11 @@ impl Core {
         let Some(session) = self.find_session(ids).await? else {
             return Ok(Vec::new());
         };
-        let report = self.walk(&session, usize::MAX).await?;
-        let listed = report.files.into_iter().map(|(path, facts)| Listed {
+        let mut report = self.walk(&session, usize::MAX).await?;
+        let mut files = report.files;
+        files.append(&mut report.left_out);
+        files.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        let listed = files.into_iter().map(|(path, facts)| Listed {
             path: path.to_text(),
             size_bytes: facts.size_bytes,
             mtime: facts.mtime_seconds(),
@@ -128,16 +131,18 @@ impl Core {
         Ok((report.total_files, report.allocated_bytes))
     }
 
-    /// Starts an upload into `folder` under `name`, after a look at the quotas.
+    /// Starts an upload of `path`, in place of a file that is there, after a look at the quotas.
     pub async fn begin_upload(
         &self,
         ids: &SessionIds,
-        folder: Option<&WorkspacePath>,
-        name: &str,
+        path: WorkspacePath,
     ) -> Result<Upload, CoreError> {
         let session = self.open_session(ids).await?;
         let room = self.room(&session).await?;
-        self.begin_upload_in(session, room, folder, name)
+        if session.workspace.facts(&path).is_err() {
+            room.take_file()?;
+        }
+        self.begin_upload_in(session, room, path)
     }
 
     pub(super) async fn room(&self, session: &Session) -> Result<Arc<Room>, CoreError> {
@@ -162,30 +167,11 @@ impl Core {
         &self,
         session: Arc<Session>,
         room: Arc<Room>,
-        folder: Option<&WorkspacePath>,
-        name: &str,
+        path: WorkspacePath,
     ) -> Result<Upload, CoreError> {
-        let path = WorkspacePath::in_folder(folder, name.as_bytes())?;
-        if is_internal(path.file_name()) {
-            return Err(CoreError::invalid(
-                "file",
-                "file: names that begin so are the service's own",
-            ));
-        }
-        room.take_file()?;
-        let new_file = session.workspace.begin_file(&path).map_err(|error| {
-            let code = error.raw_os_error();
-            let in_the_way = [Errno::NOTDIR, Errno::LOOP]
-                .iter()
-                .any(|errno| code == Some(errno.raw_os_error()));
-            if in_the_way {
-                return CoreError::invalid(
-                    "dest_dir",
-                    "dest_dir: a file or a link of the workspace is in the way",
-                );
-            }
-            session.file_trouble(error)
-        })?;
+        is_nobody_elses(&path)?;
+        let new_file = session.workspace.begin_file(&path);
+        let new_file = new_file.map_err(|error| no_way_to(&session, error))?;
         Ok(Upload {
             session,
             path,
@@ -205,13 +191,8 @@ impl Core {
         mode: u32,
         overwrite: bool,
     ) -> Result<(), CoreError> {
-        let session = self.open_session(ids).await?;
-        let room = self.room(&session).await?;
-        let (folder, name) = path.split();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let mut upload = self
-            .begin_upload_in(session, room, folder.as_ref(), &name)?
-            .limited_to(u64::MAX);
+        let upload = self.begin_upload(ids, path.clone()).await?;
+        let mut upload = upload.limited_to(u64::MAX);
         upload.write(bytes)?;
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
         upload
@@ -255,6 +236,9 @@ impl Core {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CoreError::NotFound(
                 "no such folder in the workspace".to_owned(),
             )),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Err(CoreError::invalid("path", format!("path: {error}")))
+            }
             Err(error) => Err(CoreError::workspace(error)),
         }
     }
@@ -384,6 +368,15 @@ impl Upload {
         self
     }
 
+    /// Another name than the one that it began with.
+    pub fn rename(&mut self, path: WorkspacePath) -> Result<(), CoreError> {
+        is_nobody_elses(&path)?;
+        let led = self.session.workspace.lead_to(&mut self.new_file, &path);
+        led.map_err(|error| no_way_to(&self.session, error))?;
+        self.path = path;
+        Ok(())
+    }
+
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
@@ -416,8 +409,31 @@ impl Upload {
     }
 }
 
+fn is_nobody_elses(path: &WorkspacePath) -> Result<(), CoreError> {
+    match is_internal(path.file_name()) {
+        true => Err(CoreError::invalid(
+            "file",
+            "file: names that begin so are the service's own",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn no_way_to(session: &Session, error: io::Error) -> CoreError {
+    let code = error.raw_os_error();
+    let in_the_way = [Errno::NOTDIR, Errno::LOOP];
+    if in_the_way
+        .iter()
+        .any(|errno| code == Some(errno.raw_os_error()))
+    {
+        let text = "dest_dir: a file or a link of the workspace is in the way";
+        return CoreError::invalid("dest_dir", text);
+    }
+    session.file_trouble(error)
+}
+
 impl Room {
-    fn take_file(&self) -> Result<(), CoreError> {
+    pub(super) fn take_file(&self) -> Result<(), CoreError> {
         take(&self.files_left, 1).ok_or_else(|| CoreError::QuotaExceeded {
             problem: "the workspace has as many files as MAX_TOTAL_FILES allows".to_owned(),
             limit: self.limits.max_total_files as u64,

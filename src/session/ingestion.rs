@@ -74,8 +74,13 @@ impl Core {
             .await
             .map_err(|error| error.to_string())?;
         let name = download.suggested_name.clone();
-        let upload = self.begin_upload_in(session.clone(), room.clone(), folder, &name);
-        let mut upload = upload.map_err(|error| error.to_string())?;
+        // Always another file: what has this name already stays.
+        let begun = || {
+            room.take_file()?;
+            let path = WorkspacePath::in_folder(folder, name.as_bytes())?;
+            self.begin_upload_in(session.clone(), room.clone(), path)
+        };
+        let mut upload = begun().map_err(|error: CoreError| error.to_string())?;
         while let Some(chunk) = download
             .next_chunk()
             .await

@@ -104,6 +104,7 @@ impl Core {
             parts,
         });
         core.adopt_sessions().await?;
+        core.end_left_runs().await;
         core.clear_left_pool().await;
         Ok(core)
     }

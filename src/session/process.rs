@@ -143,7 +143,11 @@ impl Core {
         } = started;
         let mut link = match link {
             Ok(link) => link,
-            Err(reason) => return (ProcessEnd::NotStarted(reason), since.elapsed()),
+            Err(reason) => {
+                let end = ProcessEnd::NotStarted(reason);
+                METRICS.command(session.ids.dialect(), end.word(), since.elapsed());
+                return (end, since.elapsed());
+            }
         };
         let quota = QuotaWatch::new(self, &session);
         let deadline = tokio::time::Instant::now() + limit;
@@ -273,7 +277,10 @@ impl ProcessPlace {
         let running = session.processes.fetch_add(1, Ordering::AcqRel);
         let place = Self(session.clone());
         if running >= MAX_PROCESSES {
-            return Err(CoreError::Busy { waiting: running });
+            return Err(CoreError::Busy {
+                count: running,
+                what: "programs of this session run",
+            });
         }
         Ok(place)
     }

@@ -68,7 +68,7 @@ impl Core {
         };
         let _no_cell_runs = session.turn.lock().await;
         let _no_file_comes = session.in_use.write().await;
-        let keeps_nothing = self.parts.s3.delete_on_cleanup || session.meta().terms.ephemeral;
+        let keeps_nothing = self.keeps_nothing(session);
         if keeps_nothing {
             self.write_tombstone(&session.ids, now_ms())?;
         } else {
@@ -139,20 +139,22 @@ impl Core {
             session.reopen();
             return Ok(false);
         }
-        METRICS.sessions_expired.inc();
-        let user_id = session.meta().terms.user_id.clone();
-        let user_id = user_id.as_deref().unwrap_or(session.ids.user_id());
-        tracing::info!(event = "session_expired", session = %session.key, user_id, session_id = session.ids.session_id(), "session expired");
+        note_expiry(session);
         Ok(true)
     }
 
     async fn take_away(&self, session: &Arc<Session>) -> Result<(), CoreError> {
         self.end_sandbox(session).await?;
-        match self.parts.s3.delete_on_cleanup {
+        match self.keeps_nothing(session) {
             true => self.leave_to_links(session).await?,
             false => self.store_everything(session).await?,
         }
         self.remove_folder(session).map(drop)
+    }
+
+    /// Whether what is stored of a session goes with it.
+    fn keeps_nothing(&self, session: &Session) -> bool {
+        self.parts.s3.delete_on_cleanup || session.meta().terms.ephemeral
     }
 
     /// Nothing is to be lost with the folder: whatever is in it must be stored.
@@ -258,4 +260,15 @@ impl Core {
             .collect();
         Ok(self.parts.store.delete(&old).await?)
     }
+}
+
+/// A session's time was up: the event, with the names that its dialect's callers know it by.
+pub(super) fn note_expiry(session: &Session) {
+    METRICS.sessions_expired.inc();
+    let (dialect, terms) = (session.ids.dialect(), session.meta().terms.clone());
+    let user_id = terms.user_id.as_deref().unwrap_or(session.ids.user_id());
+    let id = session.ids.session_id();
+    let session_id = terms.handle.as_deref().unwrap_or(id);
+    let thread_id = (dialect == "threads").then_some(id);
+    tracing::info!(event = "session_expired", session = %session.key, dialect, user_id, thread_id, session_id, "session_expired");
 }

@@ -56,7 +56,7 @@ impl Workspace {
                 }
                 if entries.len() >= MAX_ENTRIES || started.elapsed() > MAX_TIME {
                     let text = "the folder holds more than can be listed; list a smaller one";
-                    return Err(io::Error::other(text));
+                    return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
                 }
                 let Ok(path) = WorkspacePath::in_folder(path.as_ref(), name) else {
                     continue;

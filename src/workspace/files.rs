@@ -88,6 +88,8 @@ impl OpenedFile {
 pub struct NewFile {
     pub file: File,
     folder: OwnedFd,
+    /// Where it shall appear, if that is another folder.
+    destination: Option<OwnedFd>,
     temporary_name: String,
     published: bool,
 }
@@ -135,9 +137,16 @@ impl Workspace {
         Ok(NewFile {
             file: File::from(fd),
             folder,
+            destination: None,
             temporary_name,
             published: false,
         })
+    }
+
+    /// Lets a new file appear in the folder of `path`, which is made as needed.
+    pub fn lead_to(&self, new_file: &mut NewFile, path: &WorkspacePath) -> io::Result<()> {
+        new_file.destination = Some(self.make_parents(path)?);
+        Ok(())
     }
 
     /// True if a file, link or other non-folder was there and is now gone.
@@ -211,7 +220,7 @@ impl NewFile {
         rustix::fs::renameat_with(
             &self.folder,
             self.temporary_name.as_str(),
-            &self.folder,
+            self.destination.as_ref().unwrap_or(&self.folder),
             name,
             flags,
         )?;
@@ -224,7 +233,7 @@ impl NewFile {
         rustix::fs::renameat(
             &self.folder,
             self.temporary_name.as_str(),
-            &self.folder,
+            self.destination.as_ref().unwrap_or(&self.folder),
             path.file_name(),
         )?;
         self.published = true;

@@ -30,6 +30,8 @@ pub struct WalkBudget {
 #[derive(Debug, Default)]
 pub struct WalkReport {
     pub files: Vec<(WorkspacePath, FileFacts)>,
+    /// Files that are there but are not to be read: sparse, or beyond a limit.
+    pub left_out: Vec<(WorkspacePath, FileFacts)>,
     pub skipped: Vec<Skipped>,
     pub total_bytes: u64,
     /// Really allocated on disk, files over budget included.
@@ -146,6 +148,7 @@ impl Walk {
             Some(reason) => {
                 self.report.complete = false;
                 self.skip(path.to_text(), reason);
+                self.report.left_out.push((path, facts));
             }
             None => self.report.files.push((path, facts)),
         }
@@ -181,6 +184,7 @@ fn apply_limits(report: &mut WalkReport, budget: WalkBudget) {
                 reason: reason.to_owned(),
             });
         }
+        report.left_out.push((path, facts));
     }
     report.files = kept;
 }

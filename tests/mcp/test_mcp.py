@@ -130,6 +130,24 @@ class McpTest(unittest.TestCase):
         link = re.search(r"https?://[^\s\]]+", text_of(large)).group()
         with urllib.request.urlopen(link) as answer:
             self.assertEqual(len(answer.read()), 300_004)
+        many = code.format(0) + "\nfor _ in range(20): display(P(20_000))"
+        many = await session.call_tool("run_python", {"code": many})
+        shown = [block for block in many.content if block.type == "image"]
+        self.assertLess(sum(len(block.data) for block in shown), 80_000)
+        self.assertEqual(len(many.content), 21, "none is left out")
+
+    async def use_much(self, session: ClientSession) -> None:
+        """What is displayed is told; bytes that are not text are linked."""
+        shown = await session.call_tool("run_python", {"code": "display({'a': 1})"})
+        self.assertEqual(text_of(shown), "{'a': 1}\n")
+        await session.call_tool(
+            "run_python", {"code": "open('b.bin', 'wb').write(b'\\xff' * 300_000)"}
+        )
+        sandbox = structured(await session.call_tool("sandbox_open", {}))["sandbox_id"]
+        read = await session.call_tool("sandbox_fs_read", {"sandbox_id": sandbox, "path": "b.bin"})
+        self.assertLess(len(text_of(read)), 2_000)
+        with urllib.request.urlopen(structured(read)["link"]) as answer:
+            self.assertEqual(len(answer.read()), 300_000)
 
 
 class TestOverHttp(McpTest):
@@ -164,6 +182,7 @@ class TestOverHttp(McpTest):
             async with self.session(url) as session:
                 await self.use_everything(session)
                 await self.use_pictures(session)
+                await self.use_much(session)
 
         url = self.start()
         asyncio.run(work())
@@ -223,6 +242,26 @@ class TestOverStdio(McpTest):
 
         asyncio.run(run("x = 7"))
         self.assertEqual(asyncio.run(run("x")), "7\n")
+
+    def test_two_agents_have_a_server_each_with_no_settings_at_all(self) -> None:
+        async def work() -> None:
+            environment = settings(self.work_root)
+            del environment["WORK_ROOT"]
+            environment["XDG_DATA_HOME"] = self.work_root
+            server = StdioServerParameters(command=BINARY, args=["mcp"], env=environment, cwd="/")
+            async with stdio_client(server) as one, stdio_client(server) as other:
+                async with ClientSession(*one) as first, ClientSession(*other) as second:
+                    for number, session in enumerate((first, second)):
+                        await session.initialize()
+                        await session.call_tool("run_python", {"code": f"x = {number}"})
+                    for number, session in enumerate((first, second)):
+                        seen = await session.call_tool("run_python", {"code": "x"})
+                        self.assertEqual(text_of(seen), f"{number}\n")
+
+        asyncio.run(work())
+        for folder in ("mcp", "mcp-2"):
+            work_root = os.path.join(self.work_root, "cellblock", folder)
+            subprocess.run([BINARY, "purge"], env=settings(work_root), cwd="/", check=True)
 
 
 if __name__ == "__main__":

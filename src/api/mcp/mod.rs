@@ -28,9 +28,14 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// A client may say which sandbox it means, whatever connection it comes by.
 const SESSION_HEADER: &str = "x-cellblock-session";
 const MCP_SESSION_HEADER: &str = "mcp-session-id";
+/// They work in the sandbox of whoever calls.
+const NEED_A_SESSION: [&str; 3] = ["run_python", "get_file_link", "sandbox_open"];
+const NO_SESSION: &str =
+    "this connection has no session: send the header X-Cellblock-Session with a name of your own";
 const INSTRUCTIONS: &str = "Sandboxed Python and Linux with no network. run_python keeps variables and files from call to call, like a notebook; \
 files you write to the working folder stay and can be handed to the user with get_file_link. The sandbox_* tools run programs and work on files in the same sandbox \
-(sandbox_open first); sandbox_run uses a fresh one each time and keeps nothing.";
+(sandbox_open first); sandbox_run uses a fresh one each time and keeps nothing. A sandbox that nobody uses for some minutes goes, and its variables and files with it: \
+hand over what the user needs, and define things again if a name is suddenly unknown.";
 
 /// One client's way to the core.
 #[derive(Clone)]
@@ -93,7 +98,9 @@ impl Mcp {
             "run_python" => python::run(&self.state, context, input, hang_up).await,
             "get_file_link" => python::link(&self.state, context, input).await,
             _ => {
+                let asked = input.clone();
                 let answer = call_tool(&self.state, name, context, input, hang_up).await?;
+                let answer = python::without_much_base64(&self.state, &asked, answer).await?;
                 Ok(CallToolResult::structured(answer))
             }
         }
@@ -132,11 +139,14 @@ impl ServerHandler for Mcp {
             .await
         {
             Ok(result) => result,
-            Err(_) if who.agent_run_id.is_none() => {
-                let text = "this connection has no session: send the header X-Cellblock-Session with a name of your own";
+            Err(problem) => {
+                problem.count();
+                let mut text = problem.detail().to_owned();
+                if who.agent_run_id.is_none() && NEED_A_SESSION.contains(&&*request.name) {
+                    text = NO_SESSION.to_owned();
+                }
                 CallToolResult::error(vec![ContentBlock::text(text)])
             }
-            Err(problem) => CallToolResult::error(vec![ContentBlock::text(problem.detail())]),
         };
         tracing::info!(tool = %request.name, failed = result.is_error, "mcp tool called");
         Ok(result.into())

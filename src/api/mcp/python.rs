@@ -13,13 +13,15 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Shared;
 use crate::api::input::workspace_path;
 use crate::api::problem::Problem;
-use crate::api::tools::{Context, read_input, session_of, within};
-use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionStatus, VariableState};
+use crate::api::tools::{Context, find, read_input, session_of, within};
+use crate::model::execution::{
+    ExecuteCommand, ExecutionAnswer, ExecutionStatus, MimeBundle, VariableState,
+};
 use crate::model::ids::SessionIds;
 use crate::session::EventSink;
 use crate::settings::{MAX_LINK_SECONDS, MAX_TIMEOUT};
 
-/// Of base64; a model's context is no place for more.
+/// Of base64, in one answer; a model's context is no place for more.
 const MAX_PICTURE_BYTES: usize = 75_000;
 const PICTURES: [&str; 2] = ["image/png", "image/jpeg"];
 
@@ -52,7 +54,7 @@ pub async fn run(
     let events = EventSink::new(None, hang_up);
     let answer = state.core.execute(&ids, command, events).await?;
     let mut content = vec![ContentBlock::text(text_of(&answer))];
-    content.extend(pictures(state, &ids, &answer).await?);
+    content.extend(pictures(state, &ids, &answer).await);
     Ok(match answer.status {
         ExecutionStatus::Ok => CallToolResult::success(content),
         _ => CallToolResult::error(content),
@@ -62,6 +64,10 @@ pub async fn run(
 /// What a person at the REPL would have seen, then what became of files and variables.
 fn text_of(answer: &ExecutionAnswer) -> String {
     let mut text = answer.output.clone();
+    for shown in displayed(answer) {
+        text.push_str(shown.trim_end());
+        text.push('\n');
+    }
     if text.is_empty() {
         text.push_str("(no output)\n");
     }
@@ -83,46 +89,90 @@ fn text_of(answer: &ExecutionAnswer) -> String {
     text
 }
 
-/// Small pictures as they are, large ones as files of the session with a link.
-async fn pictures(
-    state: &Shared,
-    ids: &SessionIds,
-    answer: &ExecutionAnswer,
-) -> Result<Vec<ContentBlock>, Problem> {
+/// The text of what a cell displayed and that is no picture; the value of a last expression is in the output already.
+fn displayed(answer: &ExecutionAnswer) -> impl Iterator<Item = &String> {
+    let shown = answer.results.iter();
+    let texts = shown.filter(|bundle| picture_of(bundle).is_none());
+    let texts = texts.filter_map(|bundle| bundle.get("text/plain"));
+    texts.filter(|text| !answer.output.contains(text.trim_end()))
+}
+
+fn picture_of(bundle: &MimeBundle) -> Option<(&'static str, &String)> {
+    let mut mimes = PICTURES.iter();
+    mimes.find_map(|mime| Some((*mime, bundle.get(*mime)?)))
+}
+
+/// Small pictures as they are, as long as all of them together are small; the others as files of the session with a link.
+async fn pictures(state: &Shared, ids: &SessionIds, answer: &ExecutionAnswer) -> Vec<ContentBlock> {
+    let mut room = MAX_PICTURE_BYTES;
     let mut blocks = Vec::new();
-    for (index, bundle) in answer.results.iter().enumerate() {
-        let Some((mime, data)) = PICTURES
-            .iter()
-            .find_map(|mime| Some((*mime, bundle.get(*mime)?)))
-        else {
-            continue;
-        };
-        if data.len() <= MAX_PICTURE_BYTES {
+    for (mime, data) in answer.results.iter().filter_map(picture_of) {
+        if let Some(left) = room.checked_sub(data.len()) {
+            room = left;
             blocks.push(ContentBlock::image(data.clone(), mime));
             continue;
         }
         let bytes = STANDARD.decode(data.trim()).unwrap_or_default();
-        let extension = mime.strip_prefix("image/").unwrap_or("png");
-        let name = format!(
-            "figures/figure-{}-{}.{extension}",
-            answer.execution_count,
-            index + 1
-        );
-        let path = workspace_path("path", &name)?;
-        state
-            .core
-            .write_file(ids, &path, &bytes, 0o644, true)
-            .await?;
-        let link = state
-            .core
-            .download_link(ids, &path, state.settings.s3.presign_expires)
-            .await?;
+        // The code has run and its answer counts, whatever becomes of a picture.
+        let about = match kept_picture(state, ids, answer.execution_count, mime, &bytes).await {
+            Ok((name, link)) => format!("is in {name}: {link}"),
+            Err(problem) => format!("could not be kept: {}", problem.detail()),
+        };
         blocks.push(ContentBlock::text(format!(
-            "[a picture of {} bytes, too large to show here, is in {name}: {link}]",
+            "[a picture of {} bytes, too large to show here, {about}]",
             bytes.len()
         )));
     }
-    Ok(blocks)
+    blocks
+}
+
+/// Puts a picture into the workspace, under a name that no other has had; its path and a link.
+async fn kept_picture(
+    state: &Shared,
+    ids: &SessionIds,
+    execution_count: u64,
+    mime: &str,
+    bytes: &[u8],
+) -> Result<(String, String), Problem> {
+    let extension = mime.strip_prefix("image/").unwrap_or("png");
+    let unique = uuid::Uuid::new_v4().simple().to_string();
+    let name = format!(
+        "figures/figure-{execution_count}-{}.{extension}",
+        &unique[..8]
+    );
+    let path = workspace_path("path", &name)?;
+    let core = &state.core;
+    core.write_file(ids, &path, bytes, 0o644, false).await?;
+    let expires_in = state.settings.s3.presign_expires;
+    let link = core.download_link(ids, &path, expires_in).await?;
+    Ok((name, link))
+}
+
+/// What a tool answered, but for base64 that would fill a model's context: a link takes its place.
+pub async fn without_much_base64(
+    state: &Shared,
+    input: &Value,
+    mut answer: Value,
+) -> Result<Value, Problem> {
+    let length = answer["contents_b64"].as_str().map_or(0, str::len);
+    if length <= MAX_PICTURE_BYTES {
+        return Ok(answer);
+    }
+    let facts = find(state, input["sandbox_id"].as_str().unwrap_or_default())?;
+    let path = workspace_path("path", input["path"].as_str().unwrap_or_default())?;
+    let expires_in = state.settings.s3.presign_expires;
+    let link = state
+        .core
+        .download_link(&facts.ids, &path, expires_in)
+        .await?;
+    if let Value::Object(fields) = &mut answer {
+        fields.remove("contents_b64");
+        fields.insert("truncated".to_owned(), true.into());
+        fields.insert("link".to_owned(), link.into());
+        let note = "not text, and too much to show here; the link gives it to a person, run_python can read it";
+        fields.insert("note".to_owned(), note.into());
+    }
+    Ok(answer)
 }
 
 #[derive(Deserialize)]

@@ -2,7 +2,7 @@
 //! Never creates a session by using it. Invariant: a step goes to the sandbox that it names, or nowhere.
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::finish_anyway::FinishAnyway;
-use super::input::{JsonBody, MAX_JSON_BYTES, read_body};
+use super::input::{JsonBody, MAX_JSON_BYTES, PathPart, read_body};
 use super::problem::Problem;
 use crate::model::execution::{ExecuteCommand, ExecutionAnswer, ExecutionStatus};
 use crate::model::ids::SessionIds;
@@ -21,24 +21,39 @@ use crate::session::{CoreError, EventSink, Terms};
 const DIALECT: &str = "sessions";
 
 /// Errors of this dialect: a status and one text.
-pub struct Refusal(StatusCode, String);
+pub struct Refusal(Problem);
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "detail": self.1 }))).into_response()
+impl Refusal {
+    fn unprocessable(text: &str) -> Self {
+        Self(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_argument",
+            text,
+        ))
+    }
+
+    fn not_found(text: &str) -> Self {
+        Self(Problem::new(StatusCode::NOT_FOUND, "not_found", text))
     }
 }
 
-impl From<Problem> for Refusal {
-    fn from(problem: Problem) -> Self {
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
         // A body that is not what it should be is 422 in this dialect.
-        let status = match problem.status() {
+        let status = match self.0.status() {
             StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             other => other,
         };
-        Self(status, problem.detail().to_owned())
+        let body = json!({ "detail": self.0.detail() });
+        self.0.in_another_shape(status, body)
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
     }
 }
 
@@ -66,8 +81,9 @@ pub async fn create(State(state): State<Shared>, request: Request) -> Result<Jso
 /// `DELETE /sessions/{id}`.
 pub async fn close(
     State(state): State<Shared>,
-    Path(session_id): Path<String>,
+    path: Result<PathPart, Problem>,
 ) -> Result<StatusCode, Refusal> {
+    let PathPart(session_id) = path?;
     let ids = open_ids(&state, &session_id)?;
     state.core.stop(&ids).await?;
     tracing::info!(
@@ -100,7 +116,7 @@ enum Step {
 
 impl StepRequest {
     fn step(self) -> Result<Step, Refusal> {
-        let unprocessable = |text: &str| Refusal(StatusCode::UNPROCESSABLE_ENTITY, text.to_owned());
+        let unprocessable = Refusal::unprocessable;
         match (self.kind.as_str(), self.payload.cmd, self.payload.code) {
             ("bash", Some(cmd), None) => Ok(Step::Bash(cmd)),
             ("python", None, Some(code)) => Ok(Step::Python(code)),
@@ -120,13 +136,14 @@ impl StepRequest {
 /// `POST /sessions/{id}/step`.
 pub async fn step(
     State(state): State<Shared>,
-    Path(session_id): Path<String>,
+    path: Result<PathPart, Problem>,
     body: Result<JsonBody<StepRequest>, Problem>,
 ) -> Result<Json<Value>, Refusal> {
+    let PathPart(session_id) = path?;
     let JsonBody(request) = body?;
     if request.sandbox_id != session_id {
         let text = "sandbox_id: it is not the id in the path; a step names its sandbox twice, the same way";
-        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
+        return Err(Refusal::unprocessable(text));
     }
     let ids = open_ids(&state, &session_id)?;
     let kind = request.kind.clone();
@@ -221,8 +238,12 @@ fn of_execution(answer: &ExecutionAnswer) -> Value {
             true => format!("{}: {}\n", raised.name, raised.value),
             false => raised.traceback.clone(),
         };
-        if !exits {
-            error.push_str(&text);
+        match exits {
+            false => error.push_str(&text),
+            true if exit_value(&raised.value).is_none() => {
+                error.push_str(&format!("{}\n", raised.value));
+            }
+            true => {}
         }
         if answer.status == ExecutionStatus::Timeout {
             error.push_str(&format!("{}\n", raised.value));
@@ -238,18 +259,23 @@ fn exit_code(answer: &ExecutionAnswer) -> i64 {
         (ExecutionStatus::Interrupted, _) => 130,
         (ExecutionStatus::Died, _) => 137,
         (ExecutionStatus::Error, Some(error)) if error.name == "SystemExit" => {
-            match error.value.as_str() {
-                "" | "None" => 0,
-                value => value.parse().unwrap_or(1),
-            }
+            exit_value(&error.value).unwrap_or(1)
         }
         (ExecutionStatus::Error, _) => 1,
     }
 }
 
+/// What `sys.exit` was given as an exit code; none if it was a text, which a script prints.
+fn exit_value(value: &str) -> Option<i64> {
+    match value {
+        "" | "None" => Some(0),
+        number => number.parse::<i64>().ok().map(|number| number & 0xff),
+    }
+}
+
 fn ids_of(session_id: &str) -> Result<SessionIds, Refusal> {
     SessionIds::of_dialect(DIALECT, "session_id", session_id)
-        .map_err(|_| Refusal(StatusCode::NOT_FOUND, "no such session".to_owned()))
+        .map_err(|_| Refusal::not_found("no such session"))
 }
 
 /// The ids of a session that is there.
@@ -257,9 +283,8 @@ fn open_ids(state: &Shared, session_id: &str) -> Result<SessionIds, Refusal> {
     let ids = ids_of(session_id)?;
     match state.core.find_open(&ids) {
         Some(_) => Ok(ids),
-        None => Err(Refusal(
-            StatusCode::NOT_FOUND,
-            format!("session {session_id:?} is unknown or closed"),
-        )),
+        None => Err(Refusal::not_found(&format!(
+            "session {session_id:?} is unknown or closed"
+        ))),
     }
 }

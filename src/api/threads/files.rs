@@ -5,7 +5,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::multipart::{Field, Multipart};
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,13 +21,16 @@ use crate::model::path::WorkspacePath;
 use crate::session::{CoreError, SessionFacts, Upload};
 use crate::store::attachment_header;
 
+/// Until a file's name is known.
+const NAMELESS: &str = "upload";
+
 /// `POST /upload_file`. The name may come before or after the file; the session must come before it.
 pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Json<Value>, Refusal> {
     let multipart = Multipart::from_request(request, &state).await;
     let mut multipart = multipart.map_err(|error| {
         Refusal::bad_request(format!("the body must be multipart/form-data: {error}"))
     })?;
-    let (mut facts, mut name, mut taken) = (None, None, None);
+    let (mut facts, mut name, mut taken) = (None, None, None::<Taken>);
     while let Some(mut field) = multipart.next_field().await.map_err(broken_body)? {
         match field.name().unwrap_or_default() {
             "session_id" => facts = Some(find(&state, &text(&mut field, "session_id").await?)?),
@@ -37,7 +40,7 @@ pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Jso
                     let text = "session_id: missing; send it before the file";
                     return Err(Refusal::bad_request(text.to_owned()));
                 };
-                taken = Some(take(&state, facts, name.as_deref(), field).await?);
+                taken = Some(take(&state, facts, field).await?);
             }
             "file" => return Err(Refusal::bad_request("file: one file at a time".to_owned())),
             _ => {}
@@ -46,10 +49,24 @@ pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Jso
     let Some(facts) = facts else {
         return Err(Refusal::bad_request("session_id: missing".to_owned()));
     };
-    let Some((path, size_bytes)) = taken else {
+    let Some(Taken {
+        mut upload,
+        own_name,
+    }) = taken
+    else {
         return Err(Refusal::bad_request("file: missing".to_owned()));
     };
-    let filename = path.to_text();
+    let name = match name {
+        Some(name) => path(&name)?,
+        None => own_name?,
+    };
+    if let Err(error) = upload.rename(name) {
+        return Err(Refusal::of_session(error, handle(&facts)));
+    }
+    let size_bytes = upload.written_bytes();
+    let stored = state.core.finish_upload(upload).await;
+    let stored = stored.map_err(|error| Refusal::of_session(error, handle(&facts)))?;
+    let filename = stored.to_text();
     tracing::info!(
         event = "file_uploaded",
         dialect = DIALECT,
@@ -64,26 +81,24 @@ pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Jso
     ))
 }
 
+/// A file whose bytes are here, and the name that it came with, which counts if no other is given.
+struct Taken {
+    upload: Upload,
+    own_name: Result<WorkspacePath, Problem>,
+}
+
 async fn take(
     state: &Shared,
     facts: &SessionFacts,
-    name: Option<&str>,
     mut field: Field<'_>,
-) -> Result<(WorkspacePath, u64), Refusal> {
-    let name = match name {
-        Some(name) => path(name)?.to_text(),
-        None => file_name(field.file_name().unwrap_or_default())?,
-    };
-    let (folder, name) = match name.rsplit_once('/') {
-        Some((folder, name)) => (Some(path(folder)?), name.to_owned()),
-        None => (None, name),
+) -> Result<Taken, Refusal> {
+    let own_name = file_name(field.file_name().unwrap_or_default());
+    let begins_as = match &own_name {
+        Ok(name) => name.clone(),
+        Err(_) => path(NAMELESS)?,
     };
     let max_bytes = state.settings.dialects.max_file_bytes;
-    let upload = state
-        .core
-        .begin_upload(&facts.ids, folder.as_ref(), &name)
-        .await;
-    let mut upload = match upload {
+    let mut upload = match state.core.begin_upload(&facts.ids, begins_as).await {
         Ok(upload) => upload.limited_to(max_bytes),
         Err(error) => return Err(over_limit(state, facts, error, 0).await),
     };
@@ -102,18 +117,7 @@ async fn take(
             return Err(over_limit(state, facts, error, received).await);
         }
     }
-    finish(state, facts, upload).await
-}
-
-async fn finish(
-    state: &Shared,
-    facts: &SessionFacts,
-    upload: Upload,
-) -> Result<(WorkspacePath, u64), Refusal> {
-    let size_bytes = upload.written_bytes();
-    let path = state.core.finish_upload(upload).await;
-    let path = path.map_err(|error| Refusal::of_session(error, handle(facts)))?;
-    Ok((path, size_bytes))
+    Ok(Taken { upload, own_name })
 }
 
 /// The two limits of this dialect in its own words.
@@ -142,7 +146,7 @@ async fn over_limit(
         _ => return Refusal::of_session(error, handle(facts)),
     };
     tracing::info!(event = "resource_limit_exceeded", dialect = DIALECT, user_id = user(facts), thread_id = facts.ids.session_id(), session_id = handle(facts), %error, "resource_limit_exceeded");
-    Refusal::new(Problem::from(error).status(), body)
+    Refusal::new(error.into(), body)
 }
 
 fn megabytes(bytes: u64) -> f64 {
@@ -166,7 +170,7 @@ pub async fn download(
     let download = match state.core.open_download(&facts.ids, &path).await {
         Err(CoreError::NotFound(_)) => {
             let body = json!({"error": "File not found in workspace", "filename": request.filename, "workspace_dir": WORKSPACE});
-            return Err(Refusal::new(StatusCode::NOT_FOUND, body));
+            return Err(Refusal::not_found(body));
         }
         opened => opened?,
     };

@@ -117,9 +117,9 @@ pub async fn get_session(
     let Some(facts) = state.core.find_open(&ids) else {
         let body =
             json!({"error": "no active session for this thread_id", "thread_id": query.thread_id});
-        return Err(Refusal::new(StatusCode::NOT_FOUND, body));
+        return Err(Refusal::not_found(body));
     };
-    let files_count = state.core.list_files(&ids).await?.len();
+    let files_count = state.core.count_files(&ids).await?;
     Ok(Json(
         json!({"session_id": handle(&facts), "thread_id": query.thread_id, "status": "active",
         "created_at": rfc3339(facts.created_ms), "last_activity": rfc3339(facts.last_activity_ms),
@@ -216,7 +216,10 @@ async fn check_policy(state: &Shared, facts: &SessionFacts, command: &str) -> Re
     if let Some(word) = refused.word {
         body["forbidden_pattern"] = json!(word);
     }
-    Err(Refusal::new(StatusCode::BAD_REQUEST, body))
+    Err(Refusal::new(
+        Problem::invalid("command", refused.reason),
+        body,
+    ))
 }
 
 #[derive(Deserialize)]
@@ -239,7 +242,7 @@ pub async fn cleanup(
 
 /// The open session that this id was handed out for. Only use counts as activity, not a look-up.
 fn find(state: &Shared, session_id: &str) -> Result<SessionFacts, Refusal> {
-    let found = state.core.find_by_handle(session_id);
+    let found = state.core.find_by_handle(DIALECT, session_id);
     found.ok_or_else(|| Refusal::no_session(session_id))
 }
 

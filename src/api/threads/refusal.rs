@@ -1,7 +1,6 @@
 //! Errors of the threads dialect: `{"error": …}` and what belongs to it.
 //! Never sends the inside of an internal error. Invariant: the words that callers look for are always the same.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -11,26 +10,31 @@ use crate::session::CoreError;
 
 pub struct Refusal {
     status: StatusCode,
+    problem: Box<Problem>,
     body: Value,
-    retry_after: bool,
 }
 
 impl Refusal {
-    pub fn new(status: StatusCode, body: Value) -> Self {
+    /// The same problem in this dialect's own words.
+    pub fn new(problem: Problem, body: Value) -> Self {
         Self {
-            status,
+            status: problem.status(),
+            problem: Box::new(problem),
             body,
-            retry_after: false,
         }
     }
 
     pub fn bad_request(text: String) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, json!({ "error": text }))
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_argument", text).into()
+    }
+
+    pub fn not_found(body: Value) -> Self {
+        let problem = Problem::new(StatusCode::NOT_FOUND, "not_found", "not found");
+        Self::new(problem, body)
     }
 
     pub fn no_session(session_id: &str) -> Self {
-        let body = json!({"error": "Invalid or expired session", "session_id": session_id});
-        Self::new(StatusCode::NOT_FOUND, body)
+        Self::not_found(json!({"error": "Invalid or expired session", "session_id": session_id}))
     }
 
     /// Of a command on a session that may have gone just now.
@@ -43,20 +47,19 @@ impl Refusal {
 
     /// No room for another session is 503 in this dialect.
     pub fn no_room(error: CoreError) -> Self {
-        match error {
-            CoreError::Capacity { .. } => Self {
-                status: StatusCode::SERVICE_UNAVAILABLE,
-                body: json!({ "error": error.to_string() }),
-                retry_after: true,
-            },
-            other => other.into(),
+        let has_no_room = matches!(error, CoreError::Capacity { .. });
+        let mut refusal = Self::from(error);
+        if has_no_room {
+            refusal.status = StatusCode::SERVICE_UNAVAILABLE;
         }
+        refusal
     }
 }
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        Self::new(problem.status(), json!({ "error": problem.detail() }))
+        let body = json!({ "error": problem.detail() });
+        Self::new(problem, body)
     }
 }
 
@@ -68,13 +71,6 @@ impl From<CoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body)).into_response();
-        if self.retry_after {
-            let seconds = axum::http::HeaderValue::from_static("10");
-            response
-                .headers_mut()
-                .insert(axum::http::header::RETRY_AFTER, seconds);
-        }
-        response
+        self.problem.in_another_shape(self.status, self.body)
     }
 }

@@ -18,7 +18,7 @@ use crate::api::problem::Problem;
 use crate::kernel::StreamName;
 use crate::model::ids::SessionIds;
 use crate::model::process::{ProcessAnswer, ProcessCommand, ProcessEnd};
-use crate::session::{Created, EventSink, SessionFacts, Terms};
+use crate::session::{CoreError, Created, EventSink, SessionFacts, Terms};
 use crate::settings::MAX_TIMEOUT;
 
 const WORKDIR: &str = "/workspace";
@@ -27,7 +27,7 @@ const DEFAULT_TIMEOUT_SECONDS: u64 = 120;
 const MAX_ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 const MAX_FILES: usize = 200;
 const DEFAULT_PIECES: u64 = 100;
-const MAX_PIECES: u64 = 1000;
+pub const MAX_PIECES: u64 = 1000;
 
 type Answer = Result<Value, Problem>;
 
@@ -44,7 +44,7 @@ pub async fn call(
         "sandbox_open" => open(state, context, read(input)?).await,
         "sandbox_exec" => exec(state, read(input)?, hang_up).await,
         "sandbox_exec_read" => exec_read(state, read(input)?).await,
-        "sandbox_exec_wait" => exec_wait(state, read(input)?).await,
+        "sandbox_exec_wait" => exec_wait(state, read(input)?, hang_up).await,
         "sandbox_fs_write" => files::write(state, read(input)?).await,
         "sandbox_fs_read" => files::read(state, read(input)?).await,
         "sandbox_fs_list" => files::list(state, read(input)?).await,
@@ -68,7 +68,7 @@ pub fn read<T: DeserializeOwned>(input: Value) -> Result<T, Problem> {
 
 /// The open sandbox of this id.
 pub fn find(state: &Arc<AppState>, sandbox_id: &str) -> Result<SessionFacts, Problem> {
-    let found = state.core.find_by_handle(sandbox_id);
+    let found = state.core.find_by_handle(DIALECT, sandbox_id);
     found.ok_or_else(|| {
         let detail = format!("sandbox {sandbox_id:?} is unknown or closed; sandbox_open gives one");
         Problem::new(axum::http::StatusCode::NOT_FOUND, "not_found", detail)
@@ -95,7 +95,15 @@ async fn open_session(
         workflow,
         ..sandbox.terms
     };
-    Ok(state.core.create(&ids, terms).await?)
+    let created = state.core.create(&ids, terms).await?;
+    if let (Created::New(_), Some(runtime)) = (&created, &sandbox.runtime) {
+        let has = runtimes_of(state, &ids).await;
+        if !has.contains(&runtime.as_str()) {
+            state.core.stop(&ids).await?;
+            return Err(lacks("sandbox.runtime", runtime, &has));
+        }
+    }
+    Ok(created)
 }
 
 #[derive(Default, Deserialize)]
@@ -148,10 +156,7 @@ async fn exec(state: &Arc<AppState>, input: ExecInput, hang_up: CancellationToke
     };
     let limit = command.timeout;
     let in_background = input.stream.unwrap_or(false);
-    let hang_up = match in_background {
-        true => CancellationToken::new(),
-        false => hang_up,
-    };
+    let hang_up = (!in_background).then_some(hang_up);
     let exec_id = state
         .core
         .start_process(&facts.ids, command, hang_up)
@@ -213,13 +218,13 @@ struct WaitInput {
     timeout_seconds: Option<u64>,
 }
 
-async fn exec_wait(state: &Arc<AppState>, input: WaitInput) -> Answer {
+async fn exec_wait(state: &Arc<AppState>, input: WaitInput, hang_up: CancellationToken) -> Answer {
     let facts = find(state, &input.sandbox_id)?;
     let limit = timeout(input.timeout_seconds)?;
-    let status = state
-        .core
-        .wait_process(&facts.ids, &input.exec_id, limit)
-        .await?;
+    let status = tokio::select! {
+        status = state.core.wait_process(&facts.ids, &input.exec_id, limit) => status?,
+        () = hang_up.cancelled() => return Err(CoreError::Cancelled.into()),
+    };
     Ok(match status.ended {
         None => json!({"done": false}),
         Some(ended) => json!({"done": true, "exit_code": ended.exit_code()}),
@@ -314,12 +319,11 @@ async fn run(state: &Arc<AppState>, input: RunInput, hang_up: CancellationToken)
         tracing::warn!(%error, "the sandbox of a single run could not be removed yet");
     }
     let answer = answer?;
-    if let ProcessEnd::NotStarted(_) = answer.end {
-        let detail = format!(
-            "input.runtime: this sandbox has no {runtime}; it has {}",
-            has.join(", ")
-        );
-        return Err(Problem::invalid("input.runtime", detail));
+    if let ProcessEnd::NotStarted(reason) = &answer.end {
+        return Err(match has.contains(&runtime.as_str()) {
+            true => Problem::invalid("input", format!("input: {runtime} did not start: {reason}")),
+            false => lacks("input.runtime", &runtime, &has),
+        });
     }
     let exit_code = answer.exit_code();
     let mut body = json!({"ok": exit_code == 0, "runtime": runtime, "exit_code": exit_code,
@@ -366,6 +370,12 @@ async fn runtimes_of(state: &Arc<AppState>, ids: &SessionIds) -> Vec<&'static st
     found
 }
 
+fn lacks(field: &str, runtime: &str, has: &[&str]) -> Problem {
+    let has = has.join(", ");
+    let detail = format!("{field}: this sandbox has no {runtime}; it has {has}");
+    Problem::invalid(field, detail)
+}
+
 fn timeout(seconds: Option<u64>) -> Result<Duration, Problem> {
     let seconds = within("input.timeout_seconds", seconds, 1, MAX_TIMEOUT.as_secs())?;
     Ok(Duration::from_secs(
@@ -396,9 +406,7 @@ fn arguments(field: &str, argv: Vec<String>) -> Result<Vec<String>, Problem> {
 
 fn variables(env: Option<BTreeMap<String, String>>) -> Result<BTreeMap<String, String>, Problem> {
     let env = env.unwrap_or_default();
-    let plain = |name: &String| {
-        !name.is_empty() && !name.contains(['=', '\0']) && !name.starts_with("_CELLBLOCK")
-    };
+    let plain = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
     if env.len() > 200
         || !env.iter().all(|(name, value)| {
             plain(name) && !value.contains('\0') && value.len() <= MAX_ARGUMENT_BYTES

@@ -18,7 +18,7 @@ use crate::session::CoreError;
 use crate::workspace::EntryKind;
 
 const DEFAULT_READ_BYTES: u64 = 262_144;
-const MAX_READ_BYTES: u64 = 8 << 20;
+pub const MAX_READ_BYTES: u64 = 8 << 20;
 
 type Answer = Result<Value, Problem>;
 

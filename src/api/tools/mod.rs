@@ -7,7 +7,7 @@ mod request;
 mod schemas;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::finish_anyway::FinishAnyway;
-use super::input::JsonBody;
+use super::input::{JsonBody, PathPart, json_or_nothing};
 use super::problem::Problem;
 use request::SandboxChoice;
 
-pub use calls::{call as call_tool, read as read_input, session_of};
+pub use calls::{call as call_tool, find, read as read_input, session_of};
 pub use request::{Context, within};
 pub use schemas::all as all_tools;
 
@@ -51,7 +51,7 @@ pub struct CallRequest {
 /// `POST /v1/tools/{name}`.
 pub async fn call(
     State(state): State<Shared>,
-    Path(name): Path<String>,
+    PathPart(name): PathPart,
     JsonBody(request): JsonBody<CallRequest>,
 ) -> Result<Json<Value>, Problem> {
     let input = request.input.unwrap_or_else(|| json!({}));
@@ -64,7 +64,7 @@ pub async fn call(
     Ok(Json(answer))
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 pub struct CompleteRequest {
     retain_seconds: Option<u64>,
 }
@@ -72,9 +72,10 @@ pub struct CompleteRequest {
 /// `POST /v1/workflows/{run_id}/complete`: closes every session of the run, now or after it was left alone for a while.
 pub async fn complete_workflow(
     State(state): State<Shared>,
-    Path(run_id): Path<String>,
-    JsonBody(request): JsonBody<CompleteRequest>,
+    PathPart(run_id): PathPart,
+    request: Request,
 ) -> Result<Json<Value>, Problem> {
+    let request: CompleteRequest = json_or_nothing(request, &state).await?;
     let retain = request.retain_seconds.unwrap_or(0);
     if retain > MAX_RETAIN_SECONDS {
         return Err(Problem::invalid(

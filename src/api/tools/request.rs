@@ -11,7 +11,8 @@ use crate::api::problem::Problem;
 use crate::model::ids::SessionIds;
 use crate::session::{OwnLimits, Terms};
 
-pub const RUNTIMES: [&str; 3] = ["python", "node", "bash"];
+const PYTHON: &str = "python";
+pub const RUNTIMES: [&str; 3] = [PYTHON, "node", "bash"];
 const DEFAULT_KEY: &str = "default";
 const ISOLATED: &str = "isolated";
 const MAX_IDLE_SECONDS: u64 = 604_800;
@@ -74,6 +75,8 @@ pub enum Mode {
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     pub mode: Mode,
+    /// If it is another than Python, which every sandbox has.
+    pub runtime: Option<String>,
     pub session: Option<String>,
     pub terms: Terms,
 }
@@ -106,6 +109,7 @@ impl SandboxChoice {
         let limits = request.limits.unwrap_or_default();
         Ok(Sandbox {
             mode,
+            runtime: request.runtime.filter(|runtime| runtime != PYTHON),
             session: request.session,
             terms: Terms {
                 idle_secs: idle(limits.timeout_seconds)?,
@@ -220,12 +224,11 @@ pub fn resolve(
     session_key: Option<&str>,
     sandbox: &Sandbox,
 ) -> Result<(SessionIds, Option<String>), Problem> {
-    let named = session_key.or(sandbox.session.as_deref());
-    let isolated = named == Some(ISOLATED);
-    let key = match named {
-        None | Some(ISOLATED) => DEFAULT_KEY,
-        Some(name) => name,
-    };
+    let said = [session_key, sandbox.session.as_deref()];
+    // Whoever asks for isolation gets it; a name then tells several sessions of that agent apart.
+    let isolated = said.contains(&Some(ISOLATED));
+    let mut names = said.into_iter().flatten().filter(|name| *name != ISOLATED);
+    let key = names.next().unwrap_or(DEFAULT_KEY);
     let workflow = context.workflow_run_id.clone();
     let (kind, field, id) = match (
         &context.workflow_run_id,

@@ -3,7 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::request::Mode;
+use super::calls::MAX_PIECES;
+use super::files::MAX_READ_BYTES;
+use super::request::{Mode, RUNTIMES};
+use crate::settings::MAX_TIMEOUT;
 
 pub const NAMES: [&str; 10] = [
     "sandbox_run",
@@ -38,7 +41,8 @@ fn tool(name: &str) -> Value {
 
 fn described(name: &str) -> (&'static str, Value, &'static [&'static str]) {
     let text = |about: &str| json!({"type": "string", "description": about});
-    let number = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
+    let number = |about: &str, least: u64, most: u64| json!({"type": "integer", "minimum": least, "maximum": most, "description": about});
+    let seconds = |about: &str| number(about, 1, MAX_TIMEOUT.as_secs());
     let flag = |about: &str| json!({"type": "boolean", "description": about});
     let words =
         |about: &str| json!({"type": "array", "items": {"type": "string"}, "description": about});
@@ -49,32 +53,34 @@ fn described(name: &str) -> (&'static str, Value, &'static [&'static str]) {
     match name {
         "sandbox_run" => (
             "Run one piece of code in a fresh sandbox with no network. Nothing is kept afterwards: pass every file it needs, print what you want to know.",
-            json!({"runtime": {"type": "string", "enum": ["python", "node", "bash"], "description": "python if left out"},
+            json!({"runtime": {"type": "string", "enum": RUNTIMES, "description": "python if left out"},
                 "code": text("The program"), "args": words("Its arguments"), "env": map("Environment variables"),
-                "files": map("Files to put into its folder first: path to text"), "timeout_seconds": number("Time limit, 120 if left out")}),
+                "files": map("Files to put into its folder first: path to text"), "timeout_seconds": seconds("Time limit, 120 if left out")}),
             &["code"],
         ),
         "sandbox_open" => (
             "Open your sandbox: a Linux machine with no network whose files stay from call to call until it is closed. Calling it again gives the same one.",
             json!({"session_key": text("A name, to have more than one sandbox"),
-                "sandbox": {"type": "object", "description": "Limits tighter than usual", "additionalProperties": true}}),
+                "sandbox": {"anyOf": [{"type": "string", "enum": RUNTIMES}, {"type": "object", "additionalProperties": true}],
+                    "description": "What it must have (a runtime), or limits tighter than usual"}}),
             &[],
         ),
         "sandbox_exec" => (
             "Run a program in the sandbox and wait for it. With stream it goes on in the background: poll with sandbox_exec_read or wait with sandbox_exec_wait. Shell syntax needs [\"bash\", \"-c\", \"…\"].",
             json!({"sandbox_id": sandbox, "cmd": words("Program and arguments"), "cwd": text("Folder in the workspace"),
-                "env": map("Environment variables"), "timeout_seconds": number("Time limit, 120 if left out; exit code 124 when it is over"),
+                "env": map("Environment variables"), "timeout_seconds": seconds("Time limit, 120 if left out; exit code 124 when it is over"),
                 "stream": flag("Return at once and let it run")}),
             &["sandbox_id", "cmd"],
         ),
         "sandbox_exec_read" => (
             "Read what a program has printed since the piece with number since_seq.",
-            json!({"sandbox_id": sandbox, "exec_id": exec, "since_seq": number("The last piece you have seen"), "max_chunks": number("At most so many, 100 if left out")}),
+            json!({"sandbox_id": sandbox, "exec_id": exec, "since_seq": number("The last piece you have seen", 0, u64::MAX >> 1),
+                "max_chunks": number("At most so many, 100 if left out", 1, MAX_PIECES)}),
             &["sandbox_id", "exec_id"],
         ),
         "sandbox_exec_wait" => (
             "Wait until a program has ended, or until the time is up.",
-            json!({"sandbox_id": sandbox, "exec_id": exec, "timeout_seconds": number("120 if left out")}),
+            json!({"sandbox_id": sandbox, "exec_id": exec, "timeout_seconds": seconds("120 if left out")}),
             &["sandbox_id", "exec_id"],
         ),
         "sandbox_fs_write" => (
@@ -85,7 +91,7 @@ fn described(name: &str) -> (&'static str, Value, &'static [&'static str]) {
         ),
         "sandbox_fs_read" => (
             "Read a file of the workspace. Bytes that are not text come as base64.",
-            json!({"sandbox_id": sandbox, "path": path, "max_bytes": number("262144 if left out")}),
+            json!({"sandbox_id": sandbox, "path": path, "max_bytes": number("262144 if left out", 1, MAX_READ_BYTES)}),
             &["sandbox_id", "path"],
         ),
         "sandbox_fs_list" => (

@@ -68,7 +68,9 @@ async fn take_file(
     mut field: Field<'_>,
 ) -> Result<WorkspacePath, Problem> {
     let name = file_name(field.file_name().unwrap_or_default())?;
-    let mut upload = state.core.begin_upload(ids, dest_dir, &name).await?;
+    let path = WorkspacePath::in_folder(dest_dir, name.file_name());
+    let path = path.map_err(|error| Problem::invalid("file", format!("file: {error}")))?;
+    let mut upload = state.core.begin_upload(ids, path).await?;
     while let Some(chunk) = field.chunk().await.map_err(broken_body)? {
         upload.write(&chunk)?;
     }
@@ -76,10 +78,9 @@ async fn take_file(
 }
 
 /// The last part of what the client calls the file; some send a whole path.
-pub(in crate::api) fn file_name(given: &str) -> Result<String, Problem> {
+pub(in crate::api) fn file_name(given: &str) -> Result<WorkspacePath, Problem> {
     let name = given.rsplit(['/', '\\']).next().unwrap_or_default();
     WorkspacePath::from_bytes(name.as_bytes().to_vec())
-        .map(|path| path.to_text())
         .map_err(|error| Problem::invalid("file", format!("file: the name {given:?} {error}")))
 }
 

@@ -33,12 +33,14 @@ fn unlike_any_other() -> String {
 async fn a_time_limit_ends_the_whole_tree_even_what_went_into_a_session_of_its_own() {
     let app = TestApp::start_with(&[("SBS_STEP_TIMEOUT_SEC", "1")]).await;
     let session = open(&app).await;
-    let (child, hidden) = (unlike_any_other(), unlike_any_other());
-    let line =
-        format!("sleep {child} & setsid sleep {hidden} & (sleep {child} &) ; wait; sleep 60");
+    let (child, hidden, nameless) = (unlike_any_other(), unlike_any_other(), unlike_any_other());
+    // The last one has neither its parent nor its session nor its environment any more.
+    let line = format!(
+        "sleep {child} & setsid sleep {hidden} & (sleep {child} &) ; (env -i setsid sleep {nameless} &) ; wait; sleep 60"
+    );
     let answer = done(&app, &session, "bash", &line).await;
     assert_eq!(answer["exit_code"], 124);
-    for gone in [&child, &hidden] {
+    for gone in [&child, &hidden, &nameless] {
         assert!(
             !runs_on_host(&format!("sleep\0{gone}")),
             "{gone} still runs"

@@ -43,6 +43,37 @@ async fn post_sessions_gives_a_new_uuid_with_and_without_a_body() {
 }
 
 #[tokio::test]
+async fn post_sessions_without_room_says_when_to_come_back_and_is_counted() {
+    let app = TestApp::start_with(&[("SANDBOX_MAX_TOTAL", "1")]).await;
+    open(&app).await;
+    let request = app.client.post(format!("{}/sessions", app.base));
+    let refused = request.json(&json!({})).send().await.unwrap();
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "10");
+    let metrics = app.get("/metrics").send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    let counted = "cellblock_refusals_total{code=\"capacity\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_python_step_that_exits_with_a_text_prints_it_as_a_script_does() {
+    let app = TestApp::start().await;
+    let session = open(&app).await;
+    for (code, error, exit_code) in [
+        ("import sys; sys.exit('boom')", "boom\n", 1),
+        ("sys.exit(256 + 3)", "", 3),
+        ("sys.exit()", "", 0),
+    ] {
+        let answer = done(&app, &session, "python", code).await;
+        assert_eq!(
+            answer,
+            json!({"output": "", "error": error, "exit_code": exit_code})
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_bash_step_gives_output_error_and_exit_code() {
     let app = TestApp::start().await;
     let session = open(&app).await;

@@ -284,6 +284,71 @@ async fn upload_file_puts_a_file_in_place_under_its_own_or_a_given_name() {
 }
 
 #[tokio::test]
+async fn upload_file_takes_a_name_that_comes_after_the_file() {
+    let app = TestApp::start().await;
+    let session = open(&app, "t").await;
+    upload(&app, &session, "x.bin", None, b"mine").await;
+    let named_last = |name: &'static str| {
+        let part = reqwest::multipart::Part::bytes(b"new".to_vec()).file_name("x.bin");
+        let form = reqwest::multipart::Form::new().text("session_id", session.clone());
+        let form = form.part("file", part).text("filename", name);
+        let request = app.client.post(format!("{}/upload_file", app.base));
+        answer(request.multipart(form))
+    };
+    let (status, uploaded) = named_last("sub/data.json").await;
+    assert_eq!(
+        (status.as_u16(), &uploaded["path"]),
+        (200, &json!("/workspace/sub/data.json"))
+    );
+    assert_eq!(named_last("../data.json").await.0, 400);
+    assert_eq!(
+        output(
+            &app,
+            &session,
+            "cat x.bin sub/data.json; find . -type f | wc -l"
+        )
+        .await,
+        "minenew2\n"
+    );
+}
+
+#[tokio::test]
+async fn what_one_dialect_handed_out_is_no_session_in_another() {
+    let app = TestApp::start().await;
+    let session = open(&app, "t").await;
+    let input = json!({"sandbox_id": session, "cmd": ["rm", "-rf", "x"]});
+    let (status, refused) = app
+        .post("/v1/tools/sandbox_exec", json!({ "input": input }))
+        .await;
+    assert_eq!(status, 404, "{refused}");
+    let (_, opened) = app
+        .post(
+            "/v1/tools/sandbox_open",
+            json!({"context": {"agent_run_id": "a"}, "input": {}}),
+        )
+        .await;
+    let sandbox = opened["sandbox_id"].as_str().unwrap();
+    assert_eq!(execute(&app, sandbox, "echo x").await.0, 404);
+    let body = json!({"session_id": sandbox});
+    assert_eq!(app.post("/cleanup", body).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_look_at_a_session_is_no_activity() {
+    let app = TestApp::start().await;
+    open(&app, "t").await;
+    let first = app.get_json("/get_session?thread_id=t").await.1["last_activity"].clone();
+    let began = std::time::Instant::now();
+    // Times are told in seconds.
+    while began.elapsed() < std::time::Duration::from_millis(2100) {
+        let (_, seen) = app.get_json("/get_session?thread_id=t").await;
+        assert_eq!(seen["last_activity"], first);
+    }
+    let (status, existing) = create(&app, "t").await;
+    assert_eq!((status.as_u16(), &existing["last_activity"]), (409, &first));
+}
+
+#[tokio::test]
 async fn upload_file_over_a_limit_is_413_or_507_with_the_numbers() {
     let settings = [
         ("MAX_FILE_SIZE_MB", "2"),

@@ -173,6 +173,15 @@ async fn sandbox_open_is_idempotent_and_sessions_are_resolved_by_workflow_agent_
             in_workflow("a2"),
             json!({"sandbox": {"session": "isolated"}}),
         ),
+        // Who asks for isolation gets it, also under a name.
+        (
+            in_workflow("a1"),
+            json!({"session_key": "other", "sandbox": {"session": "isolated"}}),
+        ),
+        (
+            in_workflow("a2"),
+            json!({"session_key": "other", "sandbox": {"session": "isolated"}}),
+        ),
         (json!({"workflow_run_id": "w2"}), json!({})),
         (json!({"agent_run_id": "w1"}), json!({})),
         (json!({"user_id": "w1"}), json!({})),
@@ -184,7 +193,7 @@ async fn sandbox_open_is_idempotent_and_sessions_are_resolved_by_workflow_agent_
     }
     ids.sort();
     ids.dedup();
-    assert_eq!(ids.len(), 8);
+    assert_eq!(ids.len(), 10);
     for (context, input) in [
         (json!({}), json!({})),
         (
@@ -706,10 +715,11 @@ async fn a_completed_workflow_closes_its_sessions_and_no_others_now_or_later() {
             404
         );
     }
-    assert_eq!(
-        app.post("/v1/workflows/w/complete", json!({})).await.1["closed"],
-        0
-    );
+    let bare = app
+        .client
+        .post(format!("{}/v1/workflows/w/complete", app.base));
+    let (status, completed) = crate::support::answer(bare).await;
+    assert_eq!((status.as_u16(), &completed["closed"]), (200, &json!(0)));
     let (_, retained) = app
         .post("/v1/workflows/v/complete", json!({"retain_seconds": 2}))
         .await;
@@ -757,6 +767,57 @@ async fn a_sandbox_survives_a_kill_of_the_service_under_its_id() {
         (id, false)
     );
     assert_eq!(app.containers(), container);
+}
+
+#[tokio::test]
+async fn a_file_can_be_written_again_where_no_other_fits() {
+    let app = TestApp::start_with(&[("MAX_TOTAL_FILES", "3")]).await;
+    let id = opened(&app).await;
+    let write = |path: &str, contents: &str| {
+        let input = json!({"sandbox_id": id, "path": path, "contents": contents});
+        let (app, context) = (&app, json!({"agent_run_id": "a1"}));
+        async move { call(app, "sandbox_fs_write", context, input).await.0 }
+    };
+    for path in ["a", "b", "c"] {
+        assert_eq!(write(path, "1").await, 200);
+    }
+    assert_eq!(write("d", "1").await, 507);
+    assert_eq!(write("b", "2").await, 200);
+    let read = json!({"sandbox_id": id, "path": "b"});
+    assert_eq!(done(&app, "sandbox_fs_read", read).await["contents"], "2");
+}
+
+#[tokio::test]
+async fn a_run_that_a_crash_cut_short_leaves_nothing_behind() {
+    let mut app = TestApp::start_with(&[("DELETE_S3_ON_CLEANUP", "0")]).await;
+    let body = json!({"input": {"code": "import time; open('on', 'w'); time.sleep(300)", "timeout_seconds": 400}});
+    let request = app
+        .client
+        .post(format!("{}/v1/tools/sandbox_run", app.base))
+        .json(&body);
+    let call = tokio::spawn(request.send());
+    let sessions = app.work_root().join("sessions");
+    let runs = || walk(&sessions).iter().any(|path| path.ends_with("on"));
+    wait_for("the program to run", || runs().then_some(())).await;
+    app.kill();
+    assert!(call.await.unwrap().is_err());
+    app.launch().await;
+    assert!(app.containers().is_empty(), "{:?}", app.containers());
+    assert!(!runs());
+}
+
+#[tokio::test]
+async fn a_part_of_a_path_that_is_no_text_is_refused_in_the_dialects_own_shape() {
+    let app = TestApp::start().await;
+    for (path, field, status) in [
+        ("/v1/tools/%FF", "code", 400),
+        ("/v1/workflows/%FF/complete", "code", 400),
+        ("/sessions/%FF/step", "detail", 422),
+    ] {
+        let (seen, problem) = app.post(path, json!({})).await;
+        assert_eq!(seen, status, "{path}: {problem}");
+        assert!(problem[field].is_string(), "{path}: {problem}");
+    }
 }
 
 #[tokio::test]

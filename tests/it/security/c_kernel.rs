@@ -366,7 +366,7 @@ async fn case_26_a_forged_control_link_is_refused_and_a_reset_still_resets() {
 #[tokio::test]
 async fn case_26_a_forged_mark_does_not_save_a_process_from_a_reset() {
     let app = TestApp::start().await;
-    let code = "import os, subprocess; subprocess.Popen(['sleep', '100'], env={**os.environ, '_CELLBLOCK_PROCESS': '1'}, start_new_session=True); print('begun')";
+    let code = "import resource, subprocess; mark = lambda: resource.setrlimit(resource.RLIMIT_MSGQUEUE, (1, 1)); subprocess.Popen(['sleep', '100'], preexec_fn=mark, start_new_session=True); print('begun')";
     assert_eq!(output(&app, "s", code).await, "begun\n");
     app.session("sandbox/reset", "s").await;
     let count = "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))";
