@@ -41,7 +41,9 @@ impl PacketSocket {
     /// The fd must be a non-blocking SEQPACKET socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            fd: watch(fd, Interest::READABLE | Interest::WRITABLE)?,
+            // Not for room to write: a local socket tells of that whenever its peer has read a packet, which would wake
+            // this process once more for every cell, just when the sandbox has better use for the core.
+            fd: watch(fd, Interest::READABLE)?,
             assembler: Assembler::default(),
             pace: Pace::default(),
         })
@@ -49,14 +51,23 @@ impl PacketSocket {
 
     pub async fn send_frame(&self, frame: &[u8]) -> Result<(), SocketError> {
         for packet in frame::packets(frame)? {
-            self.fd
-                .async_io(Interest::WRITABLE, |fd| {
-                    rustix::net::send(fd, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-                        .map_err(io::Error::from)
-                })
-                .await?;
+            if !send(self.fd.get_ref(), &packet)? {
+                self.send_when_there_is_room(&packet).await?;
+            }
         }
         Ok(())
+    }
+
+    /// On a second descriptor of the same socket, watched for just this.
+    async fn send_when_there_is_room(&self, packet: &[u8]) -> io::Result<()> {
+        let watched = watch(self.fd.get_ref().try_clone()?, Interest::WRITABLE)?;
+        loop {
+            let mut ready = watched.writable().await?;
+            if send(watched.get_ref(), packet)? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
     }
 
     /// Something new is asked of the peer: what it answers is read at full speed again.
@@ -129,6 +140,15 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
 }
 
+/// False if there is no room for the packet now.
+fn send(fd: &OwnedFd, packet: &[u8]) -> io::Result<bool> {
+    match rustix::net::send(fd, packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Takes one packet from the socket; gives the frame that it completes, if it does.
 fn receive(
     fd: &OwnedFd,
@@ -170,6 +190,30 @@ mod tests {
         assert_eq!(ours.next_frame().await.unwrap(), b"it died");
         let end = ours.next_frame().await;
         assert!(matches!(end, Err(SocketError::Ended)), "{end:?}");
+    }
+
+    #[tokio::test]
+    async fn more_than_the_socket_holds_arrives_whole_and_in_order() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let ours = PacketSocket::new(ours).unwrap();
+        let mut theirs = PacketSocket::new(theirs).unwrap();
+        let frames: Vec<Vec<u8>> = (0..20_u8).map(|n| vec![n; 300_000]).collect();
+        let sent = async {
+            for frame in &frames {
+                ours.send_frame(frame).await.unwrap();
+            }
+        };
+        let received = async {
+            // Only when the sender has had to wait.
+            tokio::task::yield_now().await;
+            for frame in &frames {
+                assert_eq!(&theirs.next_frame().await.unwrap(), frame);
+            }
+        };
+        tokio::join!(sent, received);
     }
 
     /// Whether the next read waits after packets of these sizes, and whether the one after that does.
