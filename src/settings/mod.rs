@@ -67,6 +67,9 @@ pub struct S3Settings {
     pub embedded_addr: SocketAddr,
     pub delete_on_cleanup: bool,
     pub delete_on_delete: bool,
+    /// The embedded server whatever the environment has. No operator's choice: a core inside another program must not take that
+    /// program's credentials.
+    pub is_embedded: bool,
 }
 
 #[derive(Clone)]
@@ -179,9 +182,10 @@ impl Settings {
     }
 
     pub fn uses_embedded_s3(&self) -> bool {
-        self.s3.endpoint_url.is_none()
-            && self.s3.access_key_id.is_none()
-            && !aws_credentials_present()
+        let is_elsewhere = self.s3.endpoint_url.is_some()
+            || self.s3.access_key_id.is_some()
+            || aws_credentials_present();
+        self.s3.is_embedded || !is_elsewhere
     }
 }
 
@@ -289,6 +293,7 @@ fn read_s3(r: &mut Reader<'_>) -> S3Settings {
         embedded_addr: r.value("EMBEDDED_S3_ADDR", "127.0.0.1:9000", "Where the embedded S3 server listens", "an address and port such as 127.0.0.1:9000"),
         delete_on_cleanup: r.switch("DELETE_S3_ON_CLEANUP", true, "Delete a session's stored files when it is stopped or expires"),
         delete_on_delete: r.switch("DELETE_S3_ON_DELETE", false, "Delete a file from S3 too when a caller deletes it from the workspace"),
+        is_embedded: false,
     }
 }
 

@@ -28,8 +28,8 @@ def python(code: str, **more) -> subprocess.Popen:
     )
 
 
-def output(code: str) -> str:
-    process = python(code)
+def output(code: str, **more) -> str:
+    process = python(code, **more)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0, process.returncode
     return text
@@ -85,6 +85,35 @@ class TestLife(unittest.TestCase):
             self.assertEqual(sandbox_pids(root), [])
             again = start + "print(client.run_code(\"open('f').read()\", session_id='s'))\n"
             self.assertEqual(output(again).strip(), "'kept'")
+
+    def test_files_stay_on_this_machine_whatever_the_environment_knows_of_other_stores(
+        self,
+    ) -> None:
+        elsewhere = {
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_PROFILE": "production",
+            "S3_ENDPOINT_URL": "http://127.0.0.1:1",
+            "S3_PUBLIC_ENDPOINT_URL": "https://files.example.com",
+            "S3_ACCESS_KEY_ID": "key",
+            "S3_SECRET_ACCESS_KEY": "secret",
+        }
+        code = (
+            "import urllib.request\n"
+            "made = client.run_code(\"open('f', 'w').write('here')\")\n"
+            "print(urllib.request.urlopen(made.artifacts[0].download_url).read().decode())\n"
+        )
+        self.assertEqual(output(code, env={**os.environ, **elsewhere}), "here\n")
+
+    def test_a_store_that_the_caller_names_is_used(self) -> None:
+        named = {"s3_endpoint_url": "http://127.0.0.1:1", "log_level": "off"}
+        named.update(s3_access_key_id="key", s3_secret_access_key="secret")
+        code = (
+            f"client = SandboxClient('local', **{LOCAL!r}, **{named!r})\n"
+            "made = client.run_code(\"open('f', 'w').write('there')\")\n"
+            "print(made.sync['error'] is not None)\n"
+        )
+        self.assertEqual(output(code), "True\n")
 
     def test_clients_with_the_same_settings_share_a_core(self) -> None:
         one, other = (SandboxClient("local", session_id="shared", **LOCAL) for _ in range(2))
