@@ -304,6 +304,7 @@ class TestShownInANotebook(unittest.TestCase):
         self.assertIn('src="data:image/png;base64,QUJD"', shown)
         self.assertIn('sandbox="" ', shown)
         self.assertIn("&lt;table&gt;", shown)
+        self.assertIn("default-src &#x27;none&#x27;; img-src data:;", shown)
         self.assertIn("<pre>&lt;b&gt;</pre>", shown)
         self.assertNotIn("<table>", shown)
 

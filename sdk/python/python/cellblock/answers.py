@@ -1,7 +1,7 @@
 """What the service answers: dictionaries whose fields are attributes too.
 
 They never ask the service anything. What a sandbox made is shown in a notebook without giving it the notebook:
-HTML goes into a frame that runs no scripts.
+HTML goes into a frame that runs no scripts and loads nothing from the network.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from __future__ import annotations
 import base64
 import html
 from typing import Any, Optional
+
+# Else a picture's address would tell a stranger what was seen, and when.
+CONTENT_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+)
 
 
 class Answer(dict):  # type: ignore[type-arg]
@@ -163,7 +169,7 @@ def _bundle(bundle: dict[str, Any]) -> str:
         encoded = base64.b64encode(str(bundle["image/svg+xml"]).encode()).decode()
         return f'<img src="data:image/svg+xml;base64,{encoded}"/>'
     if "text/html" in bundle:
-        page = html.escape(str(bundle["text/html"]))
+        page = html.escape(CONTENT_POLICY + str(bundle["text/html"]))
         style = "width:100%;height:320px;border:0;resize:vertical;overflow:auto;background:white"
         return f'<iframe sandbox="" style="{style}" srcdoc="{page}"></iframe>'
     return _text(str(bundle.get("text/plain", "")))
