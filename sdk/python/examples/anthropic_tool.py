@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from cellblock import RunResult, SandboxClient
@@ -40,9 +41,19 @@ def _answer(client: SandboxClient, use: dict[str, Any], session_id: str) -> dict
 def _blocks(result: RunResult) -> list[dict[str, Any]]:
     text = result.output or "(no output)"
     text += "".join(f"\n[file {file.path}: {file.download_url}]" for file in result.artifacts)
+    if result.state == "lost":
+        text += "\n[variables were lost; files are still there]"
     blocks: list[dict[str, Any]] = [{"type": "text", "text": text}]
     for bundle in result.results:
         if "image/png" in bundle:
             source = {"type": "base64", "media_type": "image/png", "data": bundle["image/png"]}
             blocks.append({"type": "image", "source": source})
     return blocks
+
+
+if __name__ == "__main__":
+    use = {"type": "tool_use", "id": "toolu_1", "name": "run_python"}
+    assistant = {"content": [{**use, "input": {"code": "print(6 * 7)"}}]}
+    with SandboxClient(server_url=os.environ.get("CELLBLOCK_URL")) as client:
+        print(tool_results(client, assistant, session_id="conversation-1"))
+        client.stop(session_id="conversation-1")

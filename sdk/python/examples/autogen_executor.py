@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, Optional
 
 from autogen_core import CancellationToken
@@ -10,6 +11,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 
 from cellblock import AsyncSandboxClient, RunResult
 
+LOST = "\n[variables were lost; files are still there]\n"
 SHELLS = ("bash", "sh", "shell")
 # Shell blocks run beside the variables, in the same workspace.
 RUN_SHELL = """
@@ -55,9 +57,11 @@ class CellblockExecutor(CodeExecutor):
             run = asyncio.ensure_future(self._run(block))
             cancellation_token.link_future(run)
             result = await run
-            if result.status == "timeout":
-                raise asyncio.TimeoutError(output + result.output)
             output += result.output
+            if result.state == "lost":
+                output += LOST
+            if result.status == "timeout":
+                raise asyncio.TimeoutError(output)
             if not result.ok:
                 return CodeResult(exit_code=_exit_code(result), output=output)
         return CodeResult(exit_code=0, output=output)
@@ -76,3 +80,17 @@ def _exit_code(result: RunResult) -> int:
     if error.get("name") == "SystemExit" and str(error.get("value")).isdigit():
         return int(error["value"])
     return 1
+
+
+async def main() -> None:
+    """Two blocks of one session."""
+    async with CellblockExecutor(server_url=os.environ.get("CELLBLOCK_URL")) as executor:
+        blocks = [
+            CodeBlock(code="open('n', 'w').write('42\\n')", language="python"),
+            CodeBlock(code="cat n", language="bash"),
+        ]
+        print(await executor.execute_code_blocks(blocks, CancellationToken()))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

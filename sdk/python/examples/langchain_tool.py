@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+
 from langchain_core.tools import StructuredTool
 
 from cellblock import AsyncSandboxClient, RunResult, SandboxClient
@@ -30,4 +33,20 @@ def python_tool(
 
 def _text(result: RunResult) -> str:
     links = [f"[file {file.path}: {file.download_url}]" for file in result.artifacts]
-    return "\n".join([result.output.rstrip("\n") or "(no output)", *links])
+    lost = ["[variables were lost; files are still there]"] if result.state == "lost" else []
+    return "\n".join([result.output.rstrip("\n") or "(no output)", *links, *lost])
+
+
+async def main() -> None:
+    """Both ways to call it: `invoke` waits with the sync client, `ainvoke` with the async one."""
+    where = {"server_url": os.environ.get("CELLBLOCK_URL")}
+    async with AsyncSandboxClient(**where) as async_client:
+        with SandboxClient(**where) as client:
+            tool = python_tool(client, async_client, session_id="conversation-1")
+            print(tool.invoke({"code": "x = 6"}))
+            print(await tool.ainvoke({"code": "print(x * 7)"}))
+            client.stop(session_id="conversation-1")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+from typing import Any, Optional
 
-from cellblock import SandboxClient
+from cellblock import RunResult, SandboxClient
 
 TOOL = {
     "type": "function",
@@ -33,15 +34,33 @@ def tool_messages(
 
 
 def _answer(client: SandboxClient, call: dict[str, Any], session_id: str) -> dict[str, Any]:
-    try:
-        code = json.loads(call["function"]["arguments"])["code"]
-    except (ValueError, KeyError, TypeError):
+    code = _code(call["function"]["arguments"])
+    if code is None:
         content = 'the arguments must be {"code": "..."}'
     else:
-        result = client.run_code(code, session_id=session_id)
-        content = result.output or "(no output)"
-        for artifact in result.artifacts:
-            content += f"\n[file {artifact.path}: {artifact.download_url}]"
-        if result.state == "lost":
-            content += "\n[variables were lost; files are still there]"
+        content = _text(client.run_code(code, session_id=session_id))
     return {"role": "tool", "tool_call_id": call["id"], "content": content}
+
+
+def _code(arguments: str) -> Optional[str]:
+    try:
+        code = json.loads(arguments)["code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return code if isinstance(code, str) else None
+
+
+def _text(result: RunResult) -> str:
+    text = result.output or "(no output)"
+    text += "".join(f"\n[file {file.path}: {file.download_url}]" for file in result.artifacts)
+    if result.state == "lost":
+        text += "\n[variables were lost; files are still there]"
+    return text
+
+
+if __name__ == "__main__":
+    call = {"name": "run_python", "arguments": json.dumps({"code": "print(6 * 7)"})}
+    assistant = {"tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
+    with SandboxClient(server_url=os.environ.get("CELLBLOCK_URL")) as client:
+        print(tool_messages(client, assistant, session_id="conversation-1"))
+        client.stop(session_id="conversation-1")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-from support import both_modes
+from support import both_modes, service
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import anthropic_tool
 import openai_tool
+
+EXAMPLES = Path(openai_tool.__file__).parent
 
 
 def missing(package: str) -> bool:
@@ -31,15 +35,21 @@ class Examples:
             call(1, json.dumps({"code": "x = 6; open('r.txt', 'w').write('r')"})),
             call(2, json.dumps({"code": "print(x * 7)"})),
             call(3, "{broken"),
+            call(4, json.dumps({"code": 7})),
+            call(5, json.dumps({"code": "import os; os._exit(1)"})),
         ]
         client = self.client()
         session = f"openai-{self.mode}"
         self.addCleanup(lambda: self.client().stop(session_id=session))
-        made, printed, refused = openai_tool.tool_messages(client, {"tool_calls": calls}, session)
+        made, printed, refused, number, lost = openai_tool.tool_messages(
+            client, {"tool_calls": calls}, session
+        )
         self.assertEqual((made["role"], made["tool_call_id"]), ("tool", "call_1"))
         self.assertIn("[file r.txt: http", made["content"])
         self.assertEqual(printed["content"], "42\n")
         self.assertIn("code", refused["content"])
+        self.assertEqual(number["content"], refused["content"])
+        self.assertIn("variables were lost", lost["content"])
         self.assertEqual(openai_tool.tool_messages(client, {"content": "hi"}, session), [])
         self.assertEqual(openai_tool.TOOL["function"]["parameters"]["required"], ["code"])
 
@@ -58,11 +68,15 @@ class Examples:
             use(1, picture),
             use(2, "1 / 0"),
             use(3, 7),
+            use(4, "import os; os._exit(1)"),
         ]
         client = self.client()
         session = f"anthropic-{self.mode}"
         self.addCleanup(lambda: self.client().stop(session_id=session))
-        shown, failed, refused = anthropic_tool.tool_results(client, {"content": content}, session)
+        shown, failed, refused, lost = anthropic_tool.tool_results(
+            client, {"content": content}, session
+        )
+        self.assertIn("variables were lost", lost["content"][0]["text"])
         self.assertEqual((shown["tool_use_id"], shown["is_error"]), ("toolu_1", False))
         self.assertEqual([block["type"] for block in shown["content"]], ["text", "image"])
         self.assertEqual(shown["content"][1]["source"]["data"], "UE5H")
@@ -92,6 +106,7 @@ class Examples:
         self.assertEqual(asyncio.run(invoke()), "3")
         call = {"name": "run_python", "args": {"code": "x"}, "id": "c1", "type": "tool_call"}
         self.assertEqual(tool.invoke(call).content, "2")
+        self.assertIn("variables were lost", tool.invoke({"code": "import os; os._exit(1)"}))
 
     @unittest.skipIf(missing("autogen_core"), "the AutoGen executor: autogen-core is not installed")
     def test_autogen_runs_blocks_until_one_fails(self) -> None:
@@ -119,6 +134,8 @@ class Examples:
                 self.assertEqual((code, "never" in text), (4, False))
                 with self.assertRaisesRegex(ValueError, "fortran"):
                     await run(("fortran", "END"))
+                code, text = await run(("python", "import os; os._exit(1)"))
+                self.assertIn("variables were lost", text)
                 token = CancellationToken()
                 task = asyncio.ensure_future(run(("python", "while True: pass"), token=token))
                 await asyncio.sleep(0)
@@ -129,6 +146,27 @@ class Examples:
                 self.assertEqual(await run(("python", "'x' in globals()")), (0, "False\n"))
 
         asyncio.run(work())
+
+
+class TestExamplesAsScripts(unittest.TestCase):
+    def test_each_one_runs_as_it_is(self) -> None:
+        for name, package in (
+            ("openai_tool", "cellblock"),
+            ("anthropic_tool", "cellblock"),
+            ("langchain_tool", "langchain_core"),
+            ("autogen_executor", "autogen_core"),
+        ):
+            if missing(package):
+                continue
+            done = subprocess.run(
+                [sys.executable, EXAMPLES / f"{name}.py"],
+                env={**os.environ, "CELLBLOCK_URL": service().url},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("42", done.stdout)
 
 
 both_modes(Examples)
