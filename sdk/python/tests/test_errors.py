@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import unittest
+from email.utils import formatdate
 from typing import Any
 from unittest import mock
 
@@ -35,6 +36,7 @@ GOOD = {
     "state": "kept",
     "error": None,
 }
+DONE = b"event: done\ndata: " + json.dumps(GOOD).encode() + b"\n\n"
 
 
 class Scripted:
@@ -43,15 +45,21 @@ class Scripted:
     def __init__(self, case: unittest.TestCase, *answers: Any) -> None:
         self.answers = list(answers)
         self.requests: list[tuple[str, float]] = []
+        self.request_ids: list[str] = []
+        self.names_requests = True
         script = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def do_GET(self) -> None:
+                self.do_POST()
+
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
+                self.rfile.read(int(self.headers.get("content-length", 0)))
                 script.requests.append((self.path, time.monotonic()))
-                answer = script.answers.pop(0) if script.answers else (200, {}, GOOD)
+                script.request_ids.append(self.headers["x-request-id"])
+                answer = script.answers.pop(0) if script.answers else (200, {}, DONE)
                 if answer == "hang up":
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
@@ -63,11 +71,8 @@ class Scripted:
                 status, headers, body = answer
                 encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
-                for name, value in {
-                    "x-request-id": "r-1",
-                    "content-length": len(encoded),
-                    **headers,
-                }.items():
+                own = {"x-request-id": "r-1"} if script.names_requests else {}
+                for name, value in {"content-length": len(encoded), **own, **headers}.items():
                     self.send_header(name, str(value))
                 self.end_headers()
                 self.wfile.write(encoded)
@@ -144,9 +149,11 @@ class Retries:
     def test_silence_ends_at_the_clients_time_limit(self) -> None:
         script = Scripted(self, "silence")
         with self.assertRaises(RequestTimeoutError) as caught:
-            self.run_code(script.url, timeout=0.2, work=0.1)
+            with mock.patch("cellblock._operations.SILENCE_SECONDS", 0.1):
+                self.run_code(script.url, timeout=0.2, work=None)
         self.assertIsInstance(caught.exception, TimeoutError)
         self.assertEqual(len(script.requests), 1)
+        self.assertEqual(caught.exception.request_id, script.request_ids[0])
 
     def test_a_stream_that_ends_early_is_no_result(self) -> None:
         events = b'event: stdout\ndata: {"text":"a"}\n\n'
@@ -162,6 +169,59 @@ class Retries:
         script = Scripted(self, (200, {"content-type": "text/event-stream"}, events))
         with self.assertRaisesRegex(UnavailableError, "gone"):
             self.run_code(script.url, on_stdout=print)
+
+    def test_a_callback_that_was_refused_a_connection_of_its_own_does_not_run_the_cell_again(
+        self,
+    ) -> None:
+        def call_home(text: str) -> None:
+            raise mine
+
+        mine = ConnectionRefusedError("mine")
+        events = b'event: stdout\ndata: {"text":"a"}\n\n' + DONE
+        script = Scripted(self, *[(200, {}, events)] * 4)
+        with self.assertRaises(ConnectionRefusedError) as caught:
+            self.run_code(script.url, on_stdout=call_home)
+        self.assertIs(caught.exception, mine)
+        self.assertEqual(len(script.requests), 1)
+
+    def test_every_error_has_the_id_that_was_sent(self) -> None:
+        stream = {"content-type": "text/event-stream"}
+        problem = b'event: error\ndata: {"status":503,"code":"unavailable"}\n\n'
+        for answer in ("hang up", (200, stream, b""), (200, stream, problem), (502, {}, b"<html>")):
+            script = Scripted(self, answer)
+            script.names_requests = False
+            with self.assertRaises(UnavailableError) as caught:
+                self.run_code(script.url)
+            self.assertEqual(caught.exception.request_id, script.request_ids[0], answer)
+        with self.assertRaises(ConnectionFailedError) as caught:
+            self.run_code("http://127.0.0.1:1", max_retries=0)
+        self.assertTrue(caught.exception.request_id)
+
+    def test_the_time_to_wait_may_be_a_moment(self) -> None:
+        moment = formatdate(time.time() + 3600, usegmt=True)
+        for value, least, most in ((moment, 3500, 3601), ("soon", None, None)):
+            script = Scripted(self, (503, {"retry-after": value}, {}))
+            with self.assertRaises(UnavailableError) as caught:
+                self.run_code(script.url, max_retries=0)
+            waited = caught.exception.retry_after
+            if least is None:
+                self.assertIsNone(waited)
+            else:
+                self.assertTrue(least < waited <= most, waited)
+
+    def test_a_refusal_of_every_address_of_a_host_is_tried_again(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        two = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+            for host in ("127.0.0.1", "127.0.0.2")
+        ]
+        delays: list[float] = []
+        with mock.patch("socket.getaddrinfo", lambda *_, **__: two):
+            with self.assertRaisesRegex(ConnectionFailedError, "no service listens"):
+                self.run_code(f"http://several.test:{port}", slept=delays.append)
+        self.assertEqual(len(delays), 3)
 
     def test_a_prefix_of_the_url_is_kept(self) -> None:
         script = Scripted(self)
@@ -193,6 +253,21 @@ class TestAsyncRetries(Retries, unittest.TestCase):
                     return await client.run_code("1", work, on_stdout)
 
         return asyncio.run(run())
+
+
+class TestAnswersThatAreNoRefusals(unittest.TestCase):
+    def test_a_degraded_service_says_so_at_once(self) -> None:
+        script = Scripted(self, (503, {"retry-after": "5"}, {"status": "degraded"}))
+        with SandboxClient("remote", script.url) as client:
+            self.assertEqual(client.health().status, "degraded")
+        self.assertEqual(len(script.requests), 1)
+
+    def test_a_session_that_has_no_room_says_when_to_come_back(self) -> None:
+        script = Scripted(self, (503, {"retry-after": "10"}, {"error": "full"}))
+        with SandboxClient("remote", script.url, max_retries=0) as client:
+            with self.assertRaises(UnavailableError) as caught:
+                client.get_or_create_session("ada", "t")
+        self.assertEqual(caught.exception.retry_after, 10.0)
 
 
 class TestArguments(unittest.TestCase):

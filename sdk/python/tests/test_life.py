@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -10,8 +11,10 @@ import sys
 import tempfile
 import threading
 import unittest
+import warnings
 import weakref
 from pathlib import Path
+from unittest import mock
 
 from cellblock import SandboxClient
 from cellblock._local import core_for, stop_all
@@ -155,7 +158,22 @@ class ForkAndCollection:
             del client
             gc.collect()
         self.assertIsNone(gone())
-        self.assertFalse(self.listed(looker, ids))
+        wait_for("the session's end", lambda: not self.listed(looker, ids))
+
+    def test_a_client_that_is_collected_where_warnings_are_errors_leaves_no_session(self) -> None:
+        looker = self.client()
+        client = SandboxClient(**self.arguments())
+        client.run_code("open('f', 'w').write('x')")
+        ids = dict(client._own.ids)
+        with (
+            warnings.catch_warnings(),
+            mock.patch("sys.unraisablehook"),
+            mock.patch("sys.excepthook"),
+        ):
+            warnings.simplefilter("error")
+            del client
+            gc.collect()
+        wait_for("the session's end", lambda: not self.listed(looker, ids))
 
     def in_child(self, work) -> str:
         """What `work` gives in a forked child, which ends without any clean-up of Python's."""
@@ -226,6 +244,37 @@ class ForkAndCollection:
 class ForkAndCollectionInLocalMode(ForkAndCollection, Mode, unittest.TestCase):
     mode = "local"
 
+    def test_no_core_is_started_only_to_take_leave_of_it(self) -> None:
+        for leave in (SandboxClient.close, lambda client: client._finalizer()):
+            client = SandboxClient("local", worker_id="never-started", **LOCAL)
+            client._ids(None, None)
+            with mock.patch("cellblock._local.core_for", side_effect=AssertionError("started")):
+                leave(client)
+
+    def test_a_client_that_is_collected_in_a_thread_of_the_core_is_no_trouble(self) -> None:
+        looker, left = self.client(), []
+
+        async def work() -> None:
+            client = SandboxClient(**self.arguments())
+            client.run_code("open('f', 'w').write('x')")
+            left.append(dict(client._own.ids))
+            done = threading.Event()
+            forgotten = [client]
+            del client
+
+            def answered(value: object, error: object) -> None:
+                forgotten.clear()
+                gc.collect()
+                done.set()
+
+            core = looker._transport._core
+            core.request_soon("GET", "/health", [], None, True, answered)
+            self.assertTrue(await asyncio.to_thread(done.wait, 30))
+
+        looker.run_code("1")
+        asyncio.run(work())
+        wait_for("the session's end", lambda: not self.listed(looker, left[0]))
+
     def test_a_child_does_not_hold_the_parents_lock(self) -> None:
         client = self.client()
         client.run_code("1")
@@ -249,6 +298,53 @@ def _exists(fd: str) -> bool:
 
 class ForkAndCollectionInRemoteMode(ForkAndCollection, Mode, unittest.TestCase):
     mode = "remote"
+
+    def test_a_forked_child_leaves_the_connections_of_a_parents_tasks_alone(self) -> None:
+        """However it lets go of them: by use, by closing, by a collection or by its end."""
+        code = (
+            "import asyncio, gc, os\n"
+            "from cellblock import AsyncSandboxClient\n"
+            "def use(client): asyncio.run(client.run_code('x', session_id=name))\n"
+            "def close(client): asyncio.run(client.close())\n"
+            "def collect(client): clients.clear(); del client; gc.collect()\n"
+            "def end(client): pass\n"
+            f"name, clients = 'deaf-{os.getpid()}', []\n"
+            "async def main():\n"
+            "    for let_go in (use, close, collect, end):\n"
+            "        client = AsyncSandboxClient('remote', URL)\n"
+            "        clients.append(client)\n"
+            "        await client.run_code('x = 1', session_id=name)\n"
+            "        (kept,) = client._transport._idle\n"
+            "        child = os.fork()\n"
+            "        if child == 0:\n"
+            "            asyncio._set_running_loop(None)\n"
+            "            let_go(client)\n"
+            "            del client, kept\n"
+            "            return 'child'\n"
+            "        await asyncio.to_thread(os.waitpid, child, 0)\n"
+            "        await client.health()\n"
+            "        run = client.run_code('x', session_id=name)\n"
+            "        assert (await asyncio.wait_for(run, 10)).output == '1\\n'\n"
+            "        assert client._transport._idle == [kept]\n"
+            "        await client.close()\n"
+            "        clients.clear()\n"
+            "    print('not deaf')\n"
+        )
+        url = self.arguments()["server_url"]
+        main = (
+            "import sys\n"
+            "coroutine = main()\n"
+            "loop = asyncio.new_event_loop()\n"
+            "if loop.run_until_complete(coroutine) != 'child': loop.close()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", f"URL = {url!r}\n" + code + main],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(done.stdout.strip(), "not deaf", done.stderr)
+        SandboxClient("remote", url).stop(session_id=f"deaf-{os.getpid()}")
 
     def test_parent_and_child_do_not_meet_in_a_session_that_neither_had(self) -> None:
         client = self.client()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import io
+import os
 import tempfile
 import threading
 import unittest
 import urllib.request
 from pathlib import Path
+from unittest import mock
 
 from cellblock import (
     CellblockError,
@@ -133,7 +136,11 @@ class Repl:
             with source.open("rb") as file:
                 file.seek(256)
                 self.assertEqual(client.files.upload(file, "rest.bin"), "rest.bin")
-            self.assertEqual(client.files.upload(b"x", 'ü "quoted".txt').encode()[:2], "ü".encode())
+            for name in ('ü "quoted".txt', '"', '"a', "100%22.txt"):
+                self.assertEqual(client.files.upload(b"x", name), name)
+                self.assertEqual(client.files.read(name), b"x")
+            with self.assertRaisesRegex(InvalidRequestError, "line break"):
+                client.files.upload(b"x", "two\nlines")
             target = client.files.download("deep/down/b.bin", folder)
             self.assertEqual((target, Path(target).read_bytes()), (f"{folder}/b.bin", large))
             self.assertEqual(client.files.read("rest.bin"), large[256:])
@@ -200,11 +207,55 @@ class Repl:
         self.assertEqual(self.client().files.list(**ids), [])
 
     def test_ids_that_the_service_refuses_raise(self) -> None:
-        with self.assertRaises(CellblockError) as caught:
-            self.client().run_code("1", session_id="a/b")
-        self.assertEqual(
-            (caught.exception.status, caught.exception.body["field"]), (400, "session_id")
+        for bad in ("a/b", ""):
+            with self.assertRaises(CellblockError) as caught:
+                self.client(session_id="named").run_code("1", session_id=bad)
+            self.assertEqual(
+                (caught.exception.status, caught.exception.body["field"]), (400, "session_id")
+            )
+
+    def test_an_empty_id_never_means_another_session(self) -> None:
+        for ids in ({"session_id": ""}, {"user_id": "", "session_id": "s"}):
+            with self.assertRaises(InvalidRequestError) as caught:
+                self.client(**ids).run_code("1")
+            self.assertEqual(caught.exception.status, 400)
+        with self.assertRaises(InvalidRequestError):
+            self.client(session_id="s").run_code("1", user_id="")
+
+    def test_an_open_file_is_uploaded_from_where_it_stands_and_a_pipe_is_refused(self) -> None:
+        client = self.client()
+        file = io.BytesIO(b"head body")
+        file.seek(5)
+        self.assertEqual(client.files.read(client.files.upload(file, "f")), b"body")
+        self.assertEqual(client.files.read(client.files.upload(b"", "empty")), b"")
+        reader, writer = os.pipe()
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            with self.assertRaisesRegex(ValueError, "seekable"):
+                client.files.upload(pipe, "p")
+
+    def test_a_download_has_the_mode_of_any_new_file(self) -> None:
+        client = self.client()
+        client.files.upload(b"x", "f")
+        with tempfile.TemporaryDirectory() as folder:
+            with mock.patch("os.umask", side_effect=AssertionError("the umask is the process's")):
+                saved = Path(client.files.download("f", folder))
+            usual = Path(folder, "usual")
+            usual.write_bytes(b"")
+            self.assertEqual(saved.stat().st_mode, usual.stat().st_mode)
+            self.assertEqual(len(list(Path(folder).iterdir())), 2)
+
+    def test_a_cell_that_waits_for_others_is_not_given_up(self) -> None:
+        client = self.client(timeout=0.1)
+        running = threading.Event()
+        slow = "print('on')\nimport time; time.sleep(1.5)"
+        first = threading.Thread(
+            target=client.run_code, args=(slow, 10, lambda text: running.set())
         )
+        first.start()
+        self.assertTrue(running.wait(30))
+        self.assertEqual(client.run_code("1 + 1", timeout=0.5).output, "2\n")
+        first.join()
 
 
 class AsyncRepl:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import threading
@@ -15,11 +16,12 @@ from cellblock import (
     LimitError,
     NoSessionError,
     NotFoundError,
+    SandboxClient,
     SessionExpiredError,
     validate_command,
 )
 from cellblock._exchange import post
-from support import both_modes
+from support import arguments, both_modes, wait_for
 
 COMMANDS = [
     "ls | sort",
@@ -49,12 +51,11 @@ class ThreadSessions:
     def expire(self, client) -> str:
         """Takes the session away behind the client's back, as its time-out would."""
         gone = client.session_id
-
-        def cleanup():
-            return (yield post("/cleanup", {"session_id": gone})).json()
-
-        client._run(cleanup())
+        client._run(self.cleanup(gone))
         return gone
+
+    def cleanup(self, session_id: str):
+        return (yield post("/cleanup", {"session_id": session_id})).json()
 
     def test_a_thread_has_one_session_whoever_asks(self) -> None:
         client, other = self.client(), self.client()
@@ -97,6 +98,30 @@ class ThreadSessions:
             (error.status, error.code, error.body["session_id"]), (404, "not_found", gone)
         )
         self.assertTrue(error.request_id)
+
+    def test_a_file_for_an_expired_session_arrives_whole(self) -> None:
+        client = self.client()
+        self.open(client)
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "numbers.txt")
+            source.write_bytes(b"0123456789" * 100_000)
+            self.expire(client)
+            self.assertEqual(client.upload_file(source).size_bytes, 1_000_000)
+            self.assertEqual(client.execute("wc -c < numbers.txt").stdout.strip(), "1000000")
+
+    def test_a_file_for_an_expired_session_arrives_whole_from_a_task_too(self) -> None:
+        async def work(source: str) -> None:
+            async with self.async_client() as client:
+                session = await client.get_or_create_session("ada", f"thread-{uuid.uuid4()}")
+                await client._run(self.cleanup(session.session_id))
+                self.assertEqual((await client.upload_file(source, "f")).size_bytes, 1_000_000)
+                counted = await client.execute("wc -c < f")
+                self.assertEqual(counted.stdout.strip(), "1000000")
+
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"0123456789" * 100_000)
+            file.flush()
+            asyncio.run(work(file.name))
 
     def test_files_go_in_are_listed_and_come_out(self) -> None:
         client = self.client()
@@ -168,7 +193,7 @@ class ThreadSessions:
         self.assertEqual(client.get_or_create_session("ada", thread).status, "created")
         self.assertEqual(client.list_files().total_files, 0)
 
-    def test_threads_of_one_client_have_a_session_each_or_share_the_last(self) -> None:
+    def test_threads_of_one_client_have_a_session_each(self) -> None:
         client = self.client()
         shared = self.open(client)
         client.execute(f"echo {shared} > name")
@@ -182,13 +207,114 @@ class ThreadSessions:
             seen[name] = client.execute("cat name").stdout.strip()
             client.close_session()
 
-        threads = [threading.Thread(target=own, args=(name,)) for name in ("a", "b", "c")]
+        self.in_threads(*(lambda name=name: own(name) for name in ("a", "b", "c")))
+        self.assertEqual(seen, {"a": "a", "b": "b", "c": "c"})
+        self.assertEqual(client.execute("cat name").stdout.strip(), shared)
+
+    def in_threads(self, *work) -> None:
+        threads = [threading.Thread(target=each) for each in work]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        self.assertEqual(seen, {"a": "a", "b": "b", "c": "c"})
-        self.assertEqual(client.execute("cat name").stdout.strip(), shared)
+
+    def test_a_thread_that_opened_none_shares_the_only_one_and_never_one_of_several(self) -> None:
+        client = self.client()
+        thread = self.open(client)
+        first = client.session_id
+        client.execute("echo first > name")
+        said = []
+
+        def use() -> None:
+            try:
+                said.append(client.execute("cat name").stdout)
+            except NoSessionError as error:
+                said.append((error.code, str(error)))
+            said.append(client.session_id)
+
+        self.in_threads(use)
+        self.assertEqual(said, ["first\n", first])
+        client.get_or_create_session("ada", f"{thread}-second")
+        self.addCleanup(client.close_session)
+        self.in_threads(use)
+        (code, text), chosen = said[2:]
+        self.assertEqual((code, chosen), ("no_session", None))
+        self.assertIn("2 open ones", text)
+        self.assertIn("session_id", text)
+        self.in_threads(lambda: said.append(client.execute("cat name", session_id=first).stdout))
+        self.assertEqual(said[4], "first\n")
+        client.close_session(session_id=first)
+
+    def test_every_call_can_name_its_session(self) -> None:
+        client, other = self.client(), self.client()
+        self.open(client)
+        named = {"session_id": client.session_id}
+        self.open(other)
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "f")
+            source.write_text("x")
+            other.upload_file(source, **named)
+            self.assertEqual(other.list_files(**named).total_files, 1)
+            self.assertEqual(other.list_files().total_files, 0)
+            saved = other.download_file("f", Path(folder, "g"), **named)
+            self.assertEqual(Path(saved).read_text(), "x")
+        self.assertEqual(other.execute("cat f", **named).stdout, "x")
+        other.close_session(**named)
+        # Another client's session is not this one's to open again.
+        with self.assertRaises(SessionExpiredError):
+            other.execute("cat f", **named)
+        with self.assertRaises(SessionExpiredError):
+            other.execute("cat f", session_id="")
+
+    def test_an_id_from_before_a_session_was_opened_again_still_means_it(self) -> None:
+        client = self.client()
+        self.open(client)
+        gone = self.expire(client)
+        client.execute("echo new > f", session_id=gone)
+        self.assertNotEqual(client.session_id, gone)
+        self.assertEqual(client.execute("cat f", session_id=gone).stdout, "new\n")
+
+    def test_a_session_that_is_closed_under_a_command_stays_closed(self) -> None:
+        client = self.client()
+        thread = self.open(client)
+        session_id = client.session_id
+        ended = []
+
+        def work() -> None:
+            try:
+                ended.append(client.execute("echo x > started; while true; do true; done", 60))
+            except SessionExpiredError as error:
+                ended.append(error)
+
+        running = threading.Thread(target=work)
+        running.start()
+        wait_for("the command", lambda: client.list_files().total_files)
+        client.close_session()
+        running.join(60)
+        self.assertEqual(len(ended), 1)
+        self.assertIsNone(client.session_id)
+        self.assertEqual(self.client().get_or_create_session("ada", thread).status, "created")
+        with self.assertRaises(SessionExpiredError):
+            client.list_files(session_id=session_id)
+
+    def test_leaving_a_with_closes_what_the_client_made_and_nothing_else(self) -> None:
+        keeper = self.client()
+        found = self.open(keeper)
+        made, kept = f"{found}-made", f"{found}-kept"
+        with SandboxClient(**arguments(self.mode)) as client:
+            client.get_or_create_session("ada", found)
+            client.get_or_create_session("ada", made)
+        closed = SandboxClient(**arguments(self.mode))
+        closed.get_or_create_session("ada", kept)
+        closed.close()
+        statuses = [
+            keeper.get_or_create_session("ada", thread).status for thread in (found, made, kept)
+        ]
+        self.assertEqual(statuses, ["existing", "created", "existing"])
+        for thread in (made, kept):
+            keeper.get_or_create_session("ada", thread)
+            keeper.close_session()
+        keeper.get_or_create_session("ada", found)
 
 
 both_modes(ThreadSessions)

@@ -1,6 +1,6 @@
 """What both clients are made of: arguments checked, ids chosen, and what is left when a client is let go.
 
-Never waits, except for a forgotten client's own session to be stopped.
+Never waits, except for the own session of a forgotten client of a service to be stopped.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from ._remote import RemoteTransport, Server
 from ._remote_async import AsyncRemoteTransport
 from ._threads import CurrentSession
 from .answers import Verdict
+from .errors import NoSessionError
 
 DEFAULT_PATIENCE_SECONDS = 30.0
 DEFAULT_RETRIES = 3
 DEFAULT_USER = "default"
-# A forgotten client's session expires by itself if this is not enough.
-LEAVING_SECONDS = 5.0
 
 Transport = Union[LocalTransport, RemoteTransport, AsyncRemoteTransport]
 
@@ -67,7 +66,7 @@ class ClientBase:
         max_retries: int,
         settings: dict[str, Any],
     ) -> None:
-        self.mode = mode or ("remote" if server_url else "local")
+        self.mode = mode if mode is not None else ("remote" if server_url else "local")
         self.server_url = server_url
         self._retries = max_retries
         self._settings: Optional[Settings] = None
@@ -87,16 +86,19 @@ class ClientBase:
         else:
             raise ValueError(f"mode: {mode!r} is neither 'local' nor 'remote'")
         self._current = CurrentSession()
-        self._user_id = user_id or DEFAULT_USER
+        self._user_id = DEFAULT_USER if user_id is None else user_id
         self._session_id = session_id
         self._own = OwnSession(self._user_id, f"client-{uuid.uuid4().hex}")
         self._finalizer = weakref.finalize(self, _leave, self._own, self._transport)
 
     @property
     def session_id(self) -> Optional[str]:
-        """Of the thread session that this thread or task works with."""
-        session = self._current.find()
-        return session.session_id if session else None
+        """Of the thread session that this thread or task works with, if that is clear."""
+        try:
+            session = self._current.here()
+        except NoSessionError:
+            return None
+        return session.session_id if session is not None else None
 
     def validate_command(self, command: str) -> Verdict:
         """What the command policy says about a command, without asking: the service's own code, here.
@@ -108,10 +110,14 @@ class ClientBase:
     def _ids(self, user_id: Optional[str], session_id: Optional[str]) -> Ids:
         if session_id is None and self._session_id is None and user_id in (None, self._user_id):
             return self._own.use()
-        chosen = session_id or self._session_id
+        # An empty id is the caller's mistake, and for the service to refuse: it does not mean another session.
+        chosen = self._session_id if session_id is None else session_id
         if chosen is None:
             raise ValueError("session_id: another user_id than the client's needs a session_id too")
-        return {"user_id": user_id or self._user_id, "session_id": chosen}
+        return {
+            "user_id": self._user_id if user_id is None else user_id,
+            "session_id": chosen,
+        }
 
     def _check_open(self) -> None:
         if self._closed:
@@ -121,7 +127,7 @@ class ClientBase:
         """What is to be sent before a client ends."""
         self._closed = True
         self._finalizer.detach()
-        return _stop(self._own)
+        return _stop(self._own, self._transport)
 
 
 def verdict(command: str, settings: Optional[Settings] = None) -> Verdict:
@@ -131,8 +137,8 @@ def verdict(command: str, settings: Optional[Settings] = None) -> Verdict:
     return Verdict(allowed=refused is None, reason=reason, forbidden_pattern=word)
 
 
-def _stop(own: OwnSession) -> Optional[Request]:
-    if own.pid != os.getpid():
+def _stop(own: OwnSession, transport: Any) -> Optional[Request]:
+    if own.pid != os.getpid() or not transport.is_started():
         return None
     request = post("/v1/sandbox/stop", own.ids)
     own.pid = None
@@ -141,13 +147,12 @@ def _stop(own: OwnSession) -> Optional[Request]:
 
 def _leave(own: OwnSession, transport: Any) -> None:
     """After a client that nobody closed."""
-    request = _stop(own)
+    request = _stop(own, transport)
     if request is None:
         return
-    warnings.warn("a client was not closed", ResourceWarning, stacklevel=2)
-    blocking = transport.blocking(LEAVING_SECONDS)
     try:
-        blocking.send(request)
+        transport.send_last(request)
     except Exception:  # noqa: BLE001  there is nobody to tell; the session expires
         pass
-    blocking.close()
+    # Last: where warnings are errors, nothing comes after it.
+    warnings.warn("a client was not closed", ResourceWarning, stacklevel=2)

@@ -25,9 +25,6 @@ class Callbacks:
     on_display: BundleCallback = None
     on_error: BundleCallback = None
 
-    def __bool__(self) -> bool:
-        return any(vars(self).values())
-
 
 class EventStream:
     """One answer of `/v1/execute` as it comes."""
@@ -44,7 +41,7 @@ class EventStream:
         for event in events:
             yield from self._event(event)
 
-    def answer(self, request_id: Optional[str]) -> dict[str, Any]:
+    def answer(self, request_id: str) -> dict[str, Any]:
         """The whole answer, after the last byte."""
         if self._done is not None:
             return self._done

@@ -1,21 +1,22 @@
 """One request and its reply, as both transports see them.
 
 Knows HTTP's words but opens no connection. A body that is streamed can be made anew, so that a refused request can be tried again.
+Every request has an id, by which the service's log and every error know it.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import os
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, Union
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union
 from urllib.parse import urlencode
 
 from . import errors
-
-CHUNK_BYTES = 256 * 1024
+from ._files import Source
 
 Chunks = Callable[[], Iterator[bytes]]
 # Takes a piece of a reply that is read as it comes; gives what callbacks returned, which may want to be awaited.
@@ -31,12 +32,22 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
     body: Union[bytes, Chunks, None] = None
     sink: Optional[Sink] = None
-    #: How long the work itself may take, beside the client's own patience.
+    #: How long the work itself may take before anything is heard of it, beside the client's own patience.
     work_seconds: float = 0.0
+    #: Statuses that are an answer too, and no reason to ask again.
+    also_good: tuple[int, ...] = ()
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.headers["x-request-id"] = self.id
 
     def fresh_body(self) -> Union[bytes, Iterator[bytes], None]:
         """The body from its beginning."""
         return self.body() if callable(self.body) else self.body
+
+
+class NotSent(Exception):
+    """Nobody listens, so nothing was sent. Raised only while connecting: what a callback raises is never taken for it."""
 
 
 @dataclass
@@ -45,20 +56,18 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes = b""
+    body: bytes
+    #: By which the service's log knows this request.
+    request_id: str
 
     @property
     def retry_after(self) -> Optional[float]:
-        """Seconds, if the service named them."""
+        """Seconds, if the service or a proxy named them, or a moment."""
+        value = self.headers.get("retry-after", "")
         try:
-            return max(0.0, float(self.headers["retry-after"]))
-        except (KeyError, ValueError):
-            return None
-
-    @property
-    def request_id(self) -> Optional[str]:
-        """By which the service's log knows this request."""
-        return self.headers.get("x-request-id")
+            return max(0.0, float(value))
+        except ValueError:
+            return _seconds_until(value)
 
     def json(self, *also: int) -> Any:
         """The body of a good answer; raises what any other one stands for. Statuses in `also` are good too."""
@@ -74,6 +83,20 @@ class Reply:
             body = {}
         body = body if isinstance(body, dict) else {}
         return errors.of_answer(self.status, body, self.request_id, self.retry_after)
+
+
+def reply_to(request: Request, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+    """An answer without an id, such as a proxy's, is known by the one that was sent."""
+    return Reply(status, headers, body, headers.get("x-request-id", request.id))
+
+
+def _seconds_until(moment: str) -> Optional[float]:
+    try:
+        then = parsedate_to_datetime(moment)
+    except (TypeError, ValueError):
+        return None
+    then = then if then.tzinfo else then.replace(tzinfo=timezone.utc)
+    return max(0.0, (then - datetime.now(timezone.utc)).total_seconds())
 
 
 async def drain(returned: Iterable[object]) -> None:
@@ -95,29 +118,26 @@ def post(path: str, body: Mapping[str, Any], **more: Any) -> Request:
     return Request("POST", path, {"content-type": "application/json"}, encoded, **more)
 
 
-def upload(path: str, fields: Mapping[str, str], file_name: str, file: BinaryIO) -> Request:
+def upload(path: str, fields: Mapping[str, str], file_name: str, source: Source) -> Request:
     """A form with one file, which is read while it is sent."""
+    if "\r" in file_name or "\n" in file_name:
+        raise errors.InvalidRequestError(
+            f"name: {file_name!r} has a line break", code="invalid_argument"
+        )
     boundary = uuid.uuid4().hex
     parts = [_part(boundary, f'name="{name}"', value.encode()) for name, value in fields.items()]
-    quoted = file_name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+    quoted = file_name.replace('"', '\\"')
     head = b"".join(parts) + _part(boundary, f'name="file"; filename="{quoted}"', b"")[:-2]
     tail = f"\r\n--{boundary}--\r\n".encode()
-    start = file.tell()
-    size = file.seek(0, os.SEEK_END) - start
 
     def chunks() -> Iterator[bytes]:
         yield head
-        file.seek(start)
-        left = size
-        # What is sent is what was promised, even if the file grows meanwhile.
-        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
-            left -= len(chunk)
-            yield chunk
+        yield from source.chunks()
         yield tail
 
     headers = {
         "content-type": f"multipart/form-data; boundary={boundary}",
-        "content-length": str(len(head) + size + len(tail)),
+        "content-length": str(len(head) + source.size_bytes + len(tail)),
     }
     return Request("POST", path, headers, chunks)
 

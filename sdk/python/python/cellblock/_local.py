@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 from . import _native
-from ._exchange import Reply, Request, Sink, drain
+from ._exchange import Reply, Request, drain, reply_to
 from .errors import (
     ConnectionFailedError,
     InvalidRequestError,
@@ -144,7 +144,7 @@ class LocalTransport:
         """Asks and waits, without the interpreter lock."""
         core = self._running() or self._start()
         limit = self._patience + request.work_seconds
-        with _translated():
+        with _translated(request):
             status, headers, body = core.request(
                 request.method,
                 request.target,
@@ -154,8 +154,8 @@ class LocalTransport:
                 request.sink is None,
             )
         if not isinstance(body, bytes):
-            body = _read(body, request.sink if status == 200 else None, limit)
-        return Reply(status, dict(headers), body)
+            body = _read(body, request, status, limit)
+        return reply_to(request, status, dict(headers), body)
 
     async def send_async(self, request: Request) -> Reply:
         """Asks without a thread."""
@@ -171,17 +171,24 @@ class LocalTransport:
             request.fresh_body(),
             request.sink is None,
         )
-        with _translated():
+        with _translated(request):
             status, headers, body = await asyncio.wait_for(asked, limit)
         if not isinstance(body, bytes):
-            body = await _read_async(body, request.sink if status == 200 else None, limit)
-        return Reply(status, dict(headers), body)
+            body = await _read_async(body, request, status, limit)
+        return reply_to(request, status, dict(headers), body)
 
-    def blocking(self, patience: float) -> LocalTransport:
-        """One for a last request. It starts no core: the one that was used is there, or nothing is left to do."""
-        other = LocalTransport(self._settings, patience)
-        other._core, other._core_pid = self._core, self._core_pid
-        return other
+    def is_started(self) -> bool:
+        """Whether there is somebody to take leave of: no core is started for that."""
+        return self._running() is not None
+
+    def send_last(self, request: Request) -> None:
+        """For a client that is gone. It does not wait: a collection may come in any thread, one of the core's too."""
+        core = self._running()
+        if core is not None:
+            headers = list(request.headers.items())
+            core.request_soon(
+                request.method, request.target, headers, request.fresh_body(), True, _ignore
+            )
 
     def close(self) -> None:
         """The core stays: it is the process's, not the client's."""
@@ -190,11 +197,16 @@ class LocalTransport:
         """As `close`."""
 
 
-def _read(body: _native.Body, sink: Optional[Sink], limit: float) -> bytes:
+def _ignore(value: Any, error: Optional[BaseException]) -> None:
+    pass
+
+
+def _read(body: _native.Body, request: Request, status: int, limit: float) -> bytes:
+    sink = request.sink if status == 200 else None
     gathered: list[bytes] = []
     try:
         while True:
-            with _translated():
+            with _translated(request):
                 chunk = body.next(limit)
             if chunk is None:
                 return b"".join(gathered)
@@ -207,11 +219,12 @@ def _read(body: _native.Body, sink: Optional[Sink], limit: float) -> bytes:
         body.close()
 
 
-async def _read_async(body: _native.Body, sink: Optional[Sink], limit: float) -> bytes:
+async def _read_async(body: _native.Body, request: Request, status: int, limit: float) -> bytes:
+    sink = request.sink if status == 200 else None
     gathered: list[bytes] = []
     try:
         while True:
-            with _translated():
+            with _translated(request):
                 chunk = await asyncio.wait_for(_soon(body.next_soon), limit)
             if chunk is None:
                 return b"".join(gathered)
@@ -248,13 +261,13 @@ async def _soon(start: Callable[..., _native.Ticket], *arguments: Any) -> Any:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(request: Request) -> Iterator[None]:
     """What goes wrong in the core's runtime, as callers know it from remote mode."""
     try:
         yield
     except (asyncio.TimeoutError, TimeoutError):
         raise RequestTimeoutError(
-            "no answer within the client's time limit", code="timeout"
+            "no answer within the client's time limit", code="timeout", request_id=request.id
         ) from None
     except ConnectionError as error:
-        raise ConnectionFailedError(str(error), code="unavailable") from None
+        raise ConnectionFailedError(str(error), code="unavailable", request_id=request.id) from None

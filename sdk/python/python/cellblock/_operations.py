@@ -5,25 +5,24 @@ They never wait and never open a connection, so that the sync and the async clie
 
 from __future__ import annotations
 
-import io
 import os
-import tempfile
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Callable, Generator, Iterable, Iterator, Optional, TypeVar, Union
+from typing import Any, BinaryIO, Callable, Generator, Iterable, Optional, TypeVar
 
 from . import answers
 from ._events import Callbacks, EventStream
 from ._exchange import Reply, Request, get, post, upload
+from ._files import Content, PathLike, name_of, new_file, source_of
 from ._threads import CurrentSession, ThreadSession
-from .errors import SessionExpiredError
+from .errors import NoSessionError, SessionExpiredError
 
 T = TypeVar("T")
 Operation = Generator[Request, Reply, T]
-PathLike = Union[str, "os.PathLike[str]"]
 Ids = dict[str, str]
 
-# The longest that the service lets any code run.
-LONGEST_WORK_SECONDS = 3600.0
+# Enough for any number of files from slow places.
+INGESTION_SECONDS = 3600.0
+# While a cell waits for its turn or runs, the service gives a sign of life every 15 seconds.
+SILENCE_SECONDS = 20.0
 
 
 # --- thread sessions
@@ -33,9 +32,11 @@ def open_session(
     current: CurrentSession, user_id: str, thread_id: str, timeout_minutes: int
 ) -> Operation[answers.Session]:
     """Finds the session of a thread or makes it."""
-    session = ThreadSession(user_id, thread_id, timeout_minutes)
+    session = current.of_thread(user_id, thread_id, timeout_minutes)
     answer = yield from _open(session)
-    current.set(session)
+    session.is_closed = False
+    current.add(session)
+    current.use_here(session)
     return answer
 
 
@@ -48,29 +49,51 @@ def _open(session: ThreadSession) -> Operation[answers.Session]:
     reply = yield post("/create_session", body)
     # 409 is the answer for a session that exists already.
     answer = answers.Session(reply.json(409))
-    session.session_id = answer.session_id
+    if answer.session_id != session.session_id:
+        session.session_id = answer.session_id
+        session.made_by_pid = os.getpid() if answer.status == "created" else None
     return answer
 
 
+def _choose(current: CurrentSession, named: Optional[str]) -> tuple[Optional[ThreadSession], str]:
+    """The session to work with, if this client opened it, and its present id."""
+    session = current.here() if named is None else current.by_id(named)
+    if session is not None:
+        return session, session.session_id
+    if named is None:
+        raise NoSessionError(
+            "no active session: call get_or_create_session first", code="no_session"
+        )
+    return None, named
+
+
 def _in_session(
-    current: CurrentSession, auto_retry: bool, make: Callable[[str], Request]
+    current: CurrentSession, named: Optional[str], auto_retry: bool, make: Callable[[str], Request]
 ) -> Operation[Reply]:
-    """A request of the current session. One that has expired is opened again, once, if `auto_retry` says so."""
-    session, used = current.get()
+    """A request of a session. One that has expired is opened again, once, if `auto_retry` says so."""
+    session, used = _choose(current, named)
     reply = yield make(used)
     if reply.status != 404 or not isinstance(reply.error(), SessionExpiredError):
         return reply
-    if not auto_retry:
+    # What its owner has closed meanwhile is to stay closed.
+    if not auto_retry or session is None or session.is_closed:
         raise reply.error()
     # Somebody else who shares it may have opened it again by now.
-    opened = session.session_id
-    if opened is None or opened == used:
-        opened = (yield from _open(session)).session_id
-    return (yield make(opened))
+    if session.session_id == used:
+        yield from _open(session)
+        if session.is_closed:
+            yield _cleanup(session.session_id)
+            raise reply.error()
+        current.add(session)
+    return (yield make(session.session_id))
+
+
+def _cleanup(session_id: str) -> Request:
+    return post("/cleanup", {"session_id": session_id})
 
 
 def execute(
-    current: CurrentSession, command: str, timeout: float, auto_retry: bool
+    current: CurrentSession, named: Optional[str], command: str, timeout: float, auto_retry: bool
 ) -> Operation[answers.CommandResult]:
     """Runs a command of bash."""
 
@@ -78,57 +101,70 @@ def execute(
         body = {"session_id": session_id, "command": command, "timeout": timeout}
         return post("/execute", body, work_seconds=timeout)
 
-    reply = yield from _in_session(current, auto_retry, make)
+    reply = yield from _in_session(current, named, auto_retry, make)
     return answers.CommandResult(reply.json())
 
 
 def upload_to_thread(
-    current: CurrentSession, path: PathLike, remote_name: Optional[str]
+    current: CurrentSession, named: Optional[str], path: PathLike, remote_name: Optional[str]
 ) -> Operation[answers.UploadedFile]:
     """Puts a file into the workspace."""
-    name = remote_name or os.path.basename(os.fspath(path))
-    with open(path, "rb") as file:
+    name = name_of(path) if remote_name is None else remote_name
+    source = source_of(path)
 
-        def make(session_id: str) -> Request:
-            fields = {"session_id": session_id, "filename": name}
-            return upload("/upload_file", fields, "file", file)
+    def make(session_id: str) -> Request:
+        return upload("/upload_file", {"session_id": session_id, "filename": name}, "file", source)
 
-        reply = yield from _in_session(current, True, make)
+    reply = yield from _in_session(current, named, True, make)
     return answers.UploadedFile(reply.json())
 
 
 def download_from_thread(
-    current: CurrentSession, remote_name: str, local_path: Optional[PathLike]
+    current: CurrentSession, named: Optional[str], remote_name: str, local_path: Optional[PathLike]
 ) -> Operation[str]:
     """Saves a file of the workspace here."""
-    with _new_file(remote_name, local_path) as (file, target):
+    with new_file(remote_name, local_path) as (file, target):
 
         def make(session_id: str) -> Request:
             body = {"session_id": session_id, "filename": remote_name}
             return post("/download_file", body, sink=_writer(file))
 
-        reply = yield from _in_session(current, True, make)
+        reply = yield from _in_session(current, named, True, make)
         reply.json()
     return target
 
 
-def list_thread_files(current: CurrentSession) -> Operation[answers.ThreadFiles]:
+def list_thread_files(
+    current: CurrentSession, named: Optional[str]
+) -> Operation[answers.ThreadFiles]:
     """All files, newest first."""
-    reply = yield from _in_session(current, True, lambda id: get("/list_files", session_id=id))
+
+    def make(session_id: str) -> Request:
+        return get("/list_files", session_id=session_id)
+
+    reply = yield from _in_session(current, named, True, make)
     answer = answers.ThreadFiles(reply.json())
     answer["files"] = [answers.ThreadFile(file) for file in answer["files"]]
     return answer
 
 
-def close_session(current: CurrentSession) -> Operation[None]:
+def close_session(current: CurrentSession, named: Optional[str]) -> Operation[None]:
     """Ends the session and deletes its files. One that is gone already is fine."""
-    session = current.find()
-    if session is None:
+    if named is None and current.here() is None:
         return
-    reply = yield post("/cleanup", {"session_id": session.session_id})
-    if reply.status != 404:
-        reply.json()
-    session.session_id = None
+    session, session_id = _choose(current, named)
+    if session is not None:
+        # Before the service hears of it: a command that it ends thereby must not open the session again.
+        current.remove(session)
+    try:
+        reply = yield _cleanup(session_id)
+        if reply.status != 404:
+            reply.json()
+    except BaseException:
+        if session is not None:
+            session.is_closed = False
+            current.add(session)
+        raise
 
 
 # --- the REPL
@@ -148,14 +184,11 @@ def run_code(
     body.update({name: value for name, value in more.items() if value is not None})
     if inputs is not None:
         body["inputs"] = list(inputs)
-    # Without a time limit of the caller's the service has one of its own, which it alone knows.
-    work_seconds = LONGEST_WORK_SECONDS if timeout is None else float(timeout)
-    if not callbacks:
-        reply = yield post("/v1/execute", body, work_seconds=work_seconds)
-        return _run_result(reply.json())
-    stream = EventStream(callbacks)
+    # A stream even if nobody wants to see it: how long a cell waits for others and then runs, the service alone knows, so
+    # what can be waited for is its next sign of life.
     body["stream"] = True
-    reply = yield post("/v1/execute", body, sink=stream.feed, work_seconds=work_seconds)
+    stream = EventStream(callbacks)
+    reply = yield post("/v1/execute", body, sink=stream.feed, work_seconds=SILENCE_SECONDS)
     if reply.status != 200:
         raise reply.error()
     return _run_result(stream.answer(reply.request_id))
@@ -187,26 +220,25 @@ def ingest_urls(
 ) -> Operation[answers.IngestReport]:
     """Lets the service fetch files."""
     body = {**ids, "urls": list(urls), "dest_dir": dest_dir}
-    reply = yield post("/v1/files/upload-urls", body, work_seconds=LONGEST_WORK_SECONDS)
+    reply = yield post("/v1/files/upload-urls", body, work_seconds=INGESTION_SECONDS)
     return answers.IngestReport(reply.json())
 
 
 def upload_file(
-    ids: Ids, source: Union[PathLike, bytes, BinaryIO], name: Optional[str], dest_dir: Optional[str]
+    ids: Ids, content: Content, name: Optional[str], dest_dir: Optional[str]
 ) -> Operation[str]:
     """Puts a file into the workspace and gives its path there."""
-    with _source(source) as file:
-        known = name or _name_of(source)
-        folder, _, last = known.rpartition("/")
-        into = "/".join(part for part in (dest_dir, folder) if part)
-        fields = {**ids, "dest_dir": into} if into else ids
-        reply = yield upload("/v1/files/upload", fields, last, file)
+    known = name_of(content) if name is None else name
+    folder, _, last = known.rpartition("/")
+    into = "/".join(part for part in (dest_dir, folder) if part)
+    fields = {**ids, "dest_dir": into} if into else ids
+    reply = yield upload("/v1/files/upload", fields, last, source_of(content))
     return str(reply.json()["uploaded"][0])
 
 
 def download_file(ids: Ids, path: str, local_path: Optional[PathLike]) -> Operation[str]:
     """Saves a file of the workspace here."""
-    with _new_file(path, local_path) as (file, target):
+    with new_file(path, local_path) as (file, target):
         request = get("/v1/files/download", **ids, path=path)
         request.sink = _writer(file)
         (yield request).json()
@@ -242,52 +274,9 @@ def delete_files(ids: Ids, paths: Iterable[str]) -> Operation[list[str]]:
 
 def health() -> Operation[answers.Answer]:
     """Whether the service can do its work; 503 is an answer too."""
-    return answers.Answer((yield get("/health")).json(503))
-
-
-# --- files on this side
-
-
-def _is_path(source: object) -> bool:
-    return isinstance(source, (str, os.PathLike))
-
-
-def _name_of(source: Any) -> str:
-    if not _is_path(source):
-        raise TypeError("name: what has no path needs a name")
-    return str(os.path.basename(os.fspath(source)))
-
-
-@contextmanager
-def _source(source: Union[PathLike, bytes, BinaryIO]) -> Iterator[BinaryIO]:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        yield io.BytesIO(source)
-    elif _is_path(source):
-        with open(source, "rb") as file:  # type: ignore[arg-type]
-            yield file  # type: ignore[misc]
-    else:
-        yield source  # type: ignore[misc]
-
-
-@contextmanager
-def _new_file(remote: str, local: Optional[PathLike]) -> Iterator[tuple[BinaryIO, str]]:
-    """A file that appears under its name only if it is whole."""
-    name = remote.rstrip("/").rpartition("/")[2]
-    target = os.fspath(local) if local is not None else os.path.join(os.getcwd(), name)
-    if os.path.isdir(target):
-        target = os.path.join(target, name)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target) or ".", prefix=".cellblock-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file, target
-        # As a file that was just opened for writing would have it, not as mkstemp makes it.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    request = get("/health")
+    request.also_good = (503,)
+    return answers.Answer((yield request).json(503))
 
 
 def _writer(file: BinaryIO) -> Any:

@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
-from ._exchange import CHUNK_BYTES, Reply, Request, Sink
+from ._exchange import NotSent, Reply, Request, reply_to
+from ._files import CHUNK_BYTES
 from .errors import ConnectionFailedError, RequestTimeoutError
 
 # The service closes connections that were silent for ten seconds; one that is about to be closed is not used.
 IDLE_SECONDS = 5.0
+# A forgotten client's session expires by itself if this is not enough.
+LEAVING_SECONDS = 5.0
 
 
 class Server:
@@ -44,20 +47,18 @@ class Server:
 
 
 @contextmanager
-def translated(server: Server) -> Iterator[None]:
-    """What goes wrong with a connection, as callers know it. A refused one is left: it can be tried again."""
+def translated(server: Server, request: Request) -> Iterator[None]:
+    """What goes wrong with a connection, as callers know it."""
     try:
         yield
-    except ConnectionRefusedError:
-        raise
     except (socket.timeout, TimeoutError, asyncio.TimeoutError):
         raise RequestTimeoutError(
-            "no answer within the client's time limit", code="timeout"
+            "no answer within the client's time limit", code="timeout", request_id=request.id
         ) from None
     except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
         raise ConnectionFailedError(
-            f"connection to {server}: {reason}", code="unavailable"
+            f"connection to {server}: {reason}", code="unavailable", request_id=request.id
         ) from error
 
 
@@ -72,28 +73,29 @@ class RemoteTransport:
         self._pid = os.getpid()
 
     def send(self, request: Request) -> Reply:
-        """Asks and waits. ConnectionRefusedError if nothing was sent because nobody listens."""
-        connection = self._take() or self._connect()
+        """Asks and waits. NotSent if nobody listens."""
+        connection = self._take() or self._connect(request)
         kept = False
         try:
-            with translated(self._server):
+            with translated(self._server, request):
                 response = self._exchange(connection, request)
             headers = {name.lower(): value for name, value in response.getheaders()}
-            body = self._receive(response, request.sink if response.status == 200 else None)
+            body = self._receive(response, request)
             kept = not response.will_close
-            return Reply(response.status, headers, body)
+            return reply_to(request, response.status, headers, body)
         finally:
             if kept:
                 self._give_back(connection)
             else:
                 connection.close()
 
-    def _receive(self, response: http.client.HTTPResponse, sink: Optional[Sink]) -> bytes:
+    def _receive(self, response: http.client.HTTPResponse, request: Request) -> bytes:
+        sink = request.sink if response.status == 200 else None
         if sink is None:
-            with translated(self._server):
+            with translated(self._server, request):
                 return response.read()
         while True:
-            with translated(self._server):
+            with translated(self._server, request):
                 chunk = response.read1(CHUNK_BYTES)
                 if not chunk and response.length:
                     raise http.client.IncompleteRead(b"", response.length)
@@ -119,7 +121,7 @@ class RemoteTransport:
                 raise
         return connection.getresponse()
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, request: Request) -> http.client.HTTPConnection:
         server = self._server
         if server.tls is not None:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -129,16 +131,22 @@ class RemoteTransport:
             connection = http.client.HTTPConnection(
                 server.host, server.port, timeout=self._patience
             )
-        with translated(server):
-            connection.connect()
+        with translated(server, request):
+            try:
+                connection.connect()
+            except ConnectionRefusedError as refused:
+                raise NotSent(str(refused)) from None
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
-    def _take(self) -> Optional[http.client.HTTPConnection]:
+    def _leave_to_the_parent(self) -> None:
+        """In the child of a fork: the parent uses these, and a thread that is not here may hold the lock."""
         if self._pid != os.getpid():
-            # The parent of a fork uses these.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+
+    def _take(self) -> Optional[http.client.HTTPConnection]:
+        self._leave_to_the_parent()
         while True:
             with self._lock:
                 if not self._idle:
@@ -153,12 +161,21 @@ class RemoteTransport:
         with self._lock:
             self._idle.append((connection, time.monotonic()))
 
-    def blocking(self, patience: float) -> RemoteTransport:
-        """One for a last request, with connections of its own."""
-        return RemoteTransport(self._server, patience)
+    def is_started(self) -> bool:
+        """Whether there is somebody to take leave of."""
+        return True
+
+    def send_last(self, request: Request) -> None:
+        """For a client that is gone: over a connection of its own, and not for long."""
+        last = RemoteTransport(self._server, LEAVING_SECONDS)
+        try:
+            last.send(request)
+        finally:
+            last.close()
 
     def close(self) -> None:
         """Ends the kept connections."""
+        self._leave_to_the_parent()
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:

@@ -1,16 +1,22 @@
 """Remote mode for the async client: the little of HTTP/1.1 that the service speaks, on asyncio's streams.
 
-A task that is cancelled hangs up, and so interrupts its cell. Never sends a request twice by itself.
+A task that is cancelled hangs up, and so interrupts its cell. Never sends a request twice by itself. A fork's child leaves its
+parent's connections alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
+import os
+import re
 import time
 from typing import AsyncIterator, Optional
+from weakref import WeakSet
 
-from ._exchange import CHUNK_BYTES, Reply, Request, Sink, drain
+from ._exchange import NotSent, Reply, Request, drain, reply_to
+from ._files import CHUNK_BYTES
 from ._remote import IDLE_SECONDS, RemoteTransport, Server, translated
 
 MAX_LINE_BYTES = 64 * 1024
@@ -23,16 +29,32 @@ class _Connection:
         self.reader = reader
         self.writer = writer
         self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
         self.idle_since = 0.0
+        _connections.add(self)
 
     def is_usable(self) -> bool:
         fresh = time.monotonic() - self.idle_since < IDLE_SECONDS
-        return fresh and not self.reader.at_eof() and not self.writer.is_closing()
+        is_open = not self.reader.at_eof() and not self.writer.is_closing()
+        return fresh and is_open and self.pid == os.getpid()
 
     def close(self) -> None:
         # A connection of a loop that is gone went with it.
-        if not self.loop.is_closed():
+        if self.pid == os.getpid() and not self.loop.is_closed():
             self.writer.close()
+
+
+_connections: WeakSet[_Connection] = WeakSet()
+# In a child: kept for ever.
+_of_the_parent: list[_Connection] = []
+
+
+def _leave_to_the_parent() -> None:
+    """Parent and child share what the loop waits on: to close a connection here, or to free it, would make the parent deaf."""
+    _of_the_parent.extend(_connections)
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class AsyncRemoteTransport:
@@ -44,17 +66,16 @@ class AsyncRemoteTransport:
         self._idle: list[_Connection] = []
 
     async def send_async(self, request: Request) -> Reply:
-        """Asks. ConnectionRefusedError if nothing was sent because nobody listens."""
-        connection = self._take() or await self._connect()
+        """Asks. NotSent if nobody listens."""
+        connection = self._take() or await self._connect(request)
         limit = self._patience + request.work_seconds
         kept = False
         try:
-            with translated(self._server):
+            with translated(self._server, request):
                 status, headers = await asyncio.wait_for(self._exchange(connection, request), limit)
-            sink = request.sink if status == 200 else None
-            body = await self._receive(connection, headers, sink, limit)
+            body = await self._receive(connection, request, status, headers)
             kept = headers.get("connection", "").lower() != "close"
-            return Reply(status, headers, body)
+            return reply_to(request, status, headers, body)
         finally:
             if kept:
                 connection.idle_since = time.monotonic()
@@ -62,13 +83,18 @@ class AsyncRemoteTransport:
             else:
                 connection.close()
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self, request: Request) -> _Connection:
         server = self._server
         opening = asyncio.open_connection(
             server.host, server.port, ssl=server.tls, limit=MAX_LINE_BYTES
         )
-        with translated(server):
-            return _Connection(*await asyncio.wait_for(opening, self._patience))
+        with translated(server, request):
+            try:
+                return _Connection(*await asyncio.wait_for(opening, self._patience))
+            except OSError as error:
+                if _is_refusal(error):
+                    raise NotSent(str(error)) from None
+                raise
 
     def _take(self) -> Optional[_Connection]:
         loop = asyncio.get_running_loop()
@@ -120,14 +146,16 @@ class AsyncRemoteTransport:
     async def _receive(
         self,
         connection: _Connection,
+        request: Request,
+        status: int,
         headers: dict[str, str],
-        sink: Optional[Sink],
-        limit: float,
     ) -> bytes:
         gathered: list[bytes] = []
+        sink = request.sink if status == 200 else None
+        limit = self._patience + request.work_seconds
         chunks = _chunks(connection.reader, headers)
         while True:
-            with translated(self._server):
+            with translated(self._server, request):
                 chunk = await asyncio.wait_for(_next(chunks), limit)
             if chunk is None:
                 return b"".join(gathered)
@@ -136,9 +164,13 @@ class AsyncRemoteTransport:
             else:
                 await drain(sink(chunk))
 
-    def blocking(self, patience: float) -> RemoteTransport:
-        """One for a last request, where there is no event loop."""
-        return RemoteTransport(self._server, patience)
+    def is_started(self) -> bool:
+        """Whether there is somebody to take leave of."""
+        return True
+
+    def send_last(self, request: Request) -> None:
+        """For a client that is gone, where there is no event loop."""
+        RemoteTransport(self._server, self._patience).send_last(request)
 
     async def close_async(self) -> None:
         """Ends the kept connections."""
@@ -147,6 +179,12 @@ class AsyncRemoteTransport:
             connection.close()
         # Sockets are closed by the loop a moment later; this is that moment.
         await asyncio.sleep(0)
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Of a host with several addresses asyncio tells only in words what became of each."""
+    numbers = re.findall(r"\[Errno (\d+)\]", str(error))
+    return bool(numbers) and all(int(number) == errno.ECONNREFUSED for number in numbers)
 
 
 async def _line(reader: asyncio.StreamReader) -> str:

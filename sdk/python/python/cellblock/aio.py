@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, BinaryIO, Iterable, List, Mapping, Optional, TypeVar, Union
+from typing import Any, Iterable, List, Mapping, Optional, TypeVar
 
 from . import _operations as operations
 from . import _retries, answers
 from ._client_base import DEFAULT_PATIENCE_SECONDS, DEFAULT_RETRIES, ClientBase
 from ._events import BundleCallback, Callbacks, TextCallback
-from ._exchange import Reply, Request
-from ._operations import Operation, PathLike
+from ._exchange import NotSent, Reply, Request
+from ._files import Content, PathLike
+from ._operations import Operation
 from ._remote_async import AsyncRemoteTransport
 from .errors import CellblockError
 
@@ -41,20 +42,33 @@ class AsyncSandboxClient(ClientBase):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        try:
+            await self._close_made_sessions()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
-        """Removes the client's own REPL session, if it used one, and ends its connections."""
+        """Removes the client's own REPL session, if it used one, and ends its connections.
+
+        Thread sessions stay until they expire; leaving a `with` closes those that the client made.
+        """
         if self._closed:
             return
         farewell = self._farewell()
         try:
             if farewell is not None:
                 await self._transport.send_async(farewell)
-        except (CellblockError, ConnectionRefusedError):
+        except (CellblockError, NotSent):
             pass  # the session expires by itself
         finally:
             await self._transport.close_async()
+
+    async def _close_made_sessions(self) -> None:
+        try:
+            for session in [] if self._closed else self._current.made_here():
+                await self.close_session(session_id=session.session_id)
+        except CellblockError:
+            pass  # they expire by themselves
 
     # --- a thread session: bash, one sandbox per conversation
 
@@ -66,30 +80,46 @@ class AsyncSandboxClient(ClientBase):
         return await self._run(opening)
 
     async def execute(
-        self, command: str, timeout: float = 30, auto_retry: bool = True
+        self,
+        command: str,
+        timeout: float = 30,
+        auto_retry: bool = True,
+        *,
+        session_id: Optional[str] = None,
     ) -> answers.CommandResult:
         """Runs a command of bash. An expired session is opened again and the command run once more."""
-        return await self._run(operations.execute(self._current, command, timeout, auto_retry))
+        running = operations.execute(self._current, session_id, command, timeout, auto_retry)
+        return await self._run(running)
 
     async def upload_file(
-        self, path: PathLike, remote_name: Optional[str] = None
+        self,
+        path: PathLike,
+        remote_name: Optional[str] = None,
+        *,
+        session_id: Optional[str] = None,
     ) -> answers.UploadedFile:
         """Puts a file of this machine into the workspace."""
-        return await self._run(operations.upload_to_thread(self._current, path, remote_name))
+        sending = operations.upload_to_thread(self._current, session_id, path, remote_name)
+        return await self._run(sending)
 
-    async def download_file(self, remote_name: str, local_path: Optional[PathLike] = None) -> str:
+    async def download_file(
+        self,
+        remote_name: str,
+        local_path: Optional[PathLike] = None,
+        *,
+        session_id: Optional[str] = None,
+    ) -> str:
         """Saves a file of the workspace, in the current folder unless told otherwise, and says where."""
-        return await self._run(
-            operations.download_from_thread(self._current, remote_name, local_path)
-        )
+        saving = operations.download_from_thread(self._current, session_id, remote_name, local_path)
+        return await self._run(saving)
 
-    async def list_files(self) -> answers.ThreadFiles:
+    async def list_files(self, *, session_id: Optional[str] = None) -> answers.ThreadFiles:
         """All files of the workspace, newest first."""
-        return await self._run(operations.list_thread_files(self._current))
+        return await self._run(operations.list_thread_files(self._current, session_id))
 
-    async def close_session(self) -> None:
+    async def close_session(self, *, session_id: Optional[str] = None) -> None:
         """Ends the thread session and deletes its files."""
-        await self._run(operations.close_session(self._current))
+        await self._run(operations.close_session(self._current, session_id))
 
     # --- a REPL session: Python whose variables stay
 
@@ -174,11 +204,11 @@ class AsyncSandboxClient(ClientBase):
             outcome: _retries.Outcome
             try:
                 outcome = await self._transport.send_async(request)
-            except ConnectionRefusedError as refused:
-                outcome = refused
-            seconds = _retries.delay(attempt, self._retries, outcome)
+            except NotSent as not_sent:
+                outcome = not_sent
+            seconds = _retries.delay(request, attempt, self._retries, outcome)
             if seconds is None:
-                return _retries.result(outcome)
+                return _retries.result(request, outcome)
             await asyncio.sleep(seconds)
             attempt += 1
 
@@ -191,7 +221,7 @@ class AsyncFiles:
 
     async def upload(
         self,
-        source: Union[PathLike, bytes, BinaryIO],
+        source: Content,
         name: Optional[str] = None,
         dest_dir: Optional[str] = None,
         *,

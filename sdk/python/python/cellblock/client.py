@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any, BinaryIO, Iterable, List, Mapping, Optional, TypeVar, Union
+from typing import Any, Iterable, List, Mapping, Optional, TypeVar
 
 from . import _operations as operations
 from . import _retries, answers
 from ._client_base import DEFAULT_PATIENCE_SECONDS, DEFAULT_RETRIES, ClientBase
 from ._events import BundleCallback, Callbacks, TextCallback
-from ._exchange import Reply, Request
-from ._operations import Operation, PathLike
+from ._exchange import NotSent, Reply, Request
+from ._files import Content, PathLike
+from ._operations import Operation
 from ._remote import RemoteTransport
 from .errors import CellblockError
 
@@ -20,7 +21,8 @@ T = TypeVar("T")
 class SandboxClient(ClientBase):
     """Sandboxes, in this process (`mode="local"`) or of a service (`mode="remote"`), with the same methods.
 
-    `timeout` is the patience with the service itself, in seconds; the time that code may take comes on top. `user_id` and
+    `timeout` is the patience with the service itself, in seconds; the time that a command may take comes on top, and a cell is
+    waited for while the service gives signs of life. `user_id` and
     `session_id` name the REPL session that calls use unless they name another; without a `session_id` the client has a
     session of its own, which is removed when the client is closed. Other keywords are settings of the service in lower
     case, such as `sandbox_backend` or `work_root`, for local mode.
@@ -47,20 +49,33 @@ class SandboxClient(ClientBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        try:
+            self._close_made_sessions()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Removes the client's own REPL session, if it used one, and ends its connections."""
+        """Removes the client's own REPL session, if it used one, and ends its connections.
+
+        Thread sessions stay until they expire; leaving a `with` closes those that the client made.
+        """
         if self._closed:
             return
         farewell = self._farewell()
         try:
             if farewell is not None:
                 self._transport.send(farewell)
-        except (CellblockError, ConnectionRefusedError):
+        except (CellblockError, NotSent):
             pass  # the session expires by itself
         finally:
             self._transport.close()
+
+    def _close_made_sessions(self) -> None:
+        try:
+            for session in [] if self._closed else self._current.made_here():
+                self.close_session(session_id=session.session_id)
+        except CellblockError:
+            pass  # they expire by themselves
 
     # --- a thread session: bash, one sandbox per conversation
 
@@ -72,28 +87,46 @@ class SandboxClient(ClientBase):
         return self._run(opening)
 
     def execute(
-        self, command: str, timeout: float = 30, auto_retry: bool = True
+        self,
+        command: str,
+        timeout: float = 30,
+        auto_retry: bool = True,
+        *,
+        session_id: Optional[str] = None,
     ) -> answers.CommandResult:
         """Runs a command of bash. An expired session is opened again and the command run once more."""
-        return self._run(operations.execute(self._current, command, timeout, auto_retry))
+        running = operations.execute(self._current, session_id, command, timeout, auto_retry)
+        return self._run(running)
 
     def upload_file(
-        self, path: PathLike, remote_name: Optional[str] = None
+        self,
+        path: PathLike,
+        remote_name: Optional[str] = None,
+        *,
+        session_id: Optional[str] = None,
     ) -> answers.UploadedFile:
         """Puts a file of this machine into the workspace."""
-        return self._run(operations.upload_to_thread(self._current, path, remote_name))
+        sending = operations.upload_to_thread(self._current, session_id, path, remote_name)
+        return self._run(sending)
 
-    def download_file(self, remote_name: str, local_path: Optional[PathLike] = None) -> str:
+    def download_file(
+        self,
+        remote_name: str,
+        local_path: Optional[PathLike] = None,
+        *,
+        session_id: Optional[str] = None,
+    ) -> str:
         """Saves a file of the workspace, in the current folder unless told otherwise, and says where."""
-        return self._run(operations.download_from_thread(self._current, remote_name, local_path))
+        saving = operations.download_from_thread(self._current, session_id, remote_name, local_path)
+        return self._run(saving)
 
-    def list_files(self) -> answers.ThreadFiles:
+    def list_files(self, *, session_id: Optional[str] = None) -> answers.ThreadFiles:
         """All files of the workspace, newest first."""
-        return self._run(operations.list_thread_files(self._current))
+        return self._run(operations.list_thread_files(self._current, session_id))
 
-    def close_session(self) -> None:
+    def close_session(self, *, session_id: Optional[str] = None) -> None:
         """Ends the thread session and deletes its files."""
-        self._run(operations.close_session(self._current))
+        self._run(operations.close_session(self._current, session_id))
 
     # --- a REPL session: Python whose variables stay
 
@@ -172,11 +205,11 @@ class SandboxClient(ClientBase):
             outcome: _retries.Outcome
             try:
                 outcome = self._transport.send(request)
-            except ConnectionRefusedError as refused:
-                outcome = refused
-            seconds = _retries.delay(attempt, self._retries, outcome)
+            except NotSent as not_sent:
+                outcome = not_sent
+            seconds = _retries.delay(request, attempt, self._retries, outcome)
             if seconds is None:
-                return _retries.result(outcome)
+                return _retries.result(request, outcome)
             time.sleep(seconds)
             attempt += 1
 
@@ -189,7 +222,7 @@ class Files:
 
     def upload(
         self,
-        source: Union[PathLike, bytes, BinaryIO],
+        source: Content,
         name: Optional[str] = None,
         dest_dir: Optional[str] = None,
         *,

@@ -1,6 +1,7 @@
 """What can go wrong, by what a caller can do about it.
 
-Code that fails in a sandbox is a result and never raises. Every error here has `status`, `code` and `request_id`, in both modes.
+Code that fails in a sandbox is a result and never raises. Every error here has `status` and `code`, and `request_id` if it is about
+a request, in both modes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class CellblockError(Exception):
         code: Optional[str] = None,
         request_id: Optional[str] = None,
         body: Optional[Mapping[str, Any]] = None,
+        retry_after: Optional[float] = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -37,6 +39,8 @@ class CellblockError(Exception):
         self.request_id = request_id
         #: All that the service said, such as `field`, `limit` or `forbidden_pattern`.
         self.body: Mapping[str, Any] = body or {}
+        #: Seconds after which it is worth another try, if the service named them.
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         facts = [str(fact) for fact in (self.status, self.code) if fact is not None]
@@ -60,7 +64,7 @@ class CommandRefusedError(InvalidRequestError):
 
 
 class NoSessionError(InvalidRequestError):
-    """The client has no thread session yet: call `get_or_create_session` first."""
+    """The client has no thread session yet, or several and it is not clear which: call `get_or_create_session` or name one."""
 
 
 class AuthenticationError(CellblockError):
@@ -81,8 +85,6 @@ class LimitError(CellblockError):
 
 class BusyError(CellblockError):
     """Too many cells wait, or too many sandboxes are alive. Try again after `retry_after` seconds."""
-
-    retry_after: Optional[float] = None
 
 
 class UnavailableError(CellblockError):
@@ -110,10 +112,14 @@ def of_answer(
     code = body.get("code") or _CODES.get(
         status, "internal" if status >= 500 else "invalid_argument"
     )
-    error = kind(message, status=status, code=code, request_id=request_id, body=body)
-    if isinstance(error, BusyError):
-        error.retry_after = retry_after
-    return error
+    return kind(
+        message,
+        status=status,
+        code=code,
+        request_id=request_id,
+        body=body,
+        retry_after=retry_after,
+    )
 
 
 def _kind(status: int, body: Mapping[str, Any]) -> type[CellblockError]:
