@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::Core;
@@ -200,12 +200,9 @@ impl Core {
         let adoptions = futures_util::stream::iter(left)
             .map(|(folder, meta)| self.adopt_session(folder, meta))
             .buffer_unordered(ADOPTIONS_AT_ONCE);
-        let with_sandbox: usize = adoptions
-            .try_fold(
-                0,
-                |count, alive| async move { Ok(count + usize::from(alive)) },
-            )
-            .await?;
+        let with_sandbox = adoptions
+            .fold(0, |count, alive| async move { count + usize::from(alive) })
+            .await;
         tracing::info!(
             sessions = self.registry.all().len(),
             sandboxes = with_sandbox,
@@ -214,13 +211,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the session still has a living sandbox.
-    async fn adopt_session(&self, folder: SessionFolder, meta: Meta) -> Result<bool, CoreError> {
+    /// Whether the session still has a living sandbox. One that cannot be taken over is no reason not to serve the others.
+    async fn adopt_session(&self, folder: SessionFolder, meta: Meta) -> bool {
         let adopted_volume = match self.adopt_volume(&folder, &meta) {
             Ok(adopted) => adopted,
             Err(error) => {
                 tracing::error!(session = %meta.ids.key(), %error, "a session's workspace cannot be mounted; left alone");
-                return Ok(false);
+                return false;
             }
         };
         let manifest = folder
@@ -234,7 +231,14 @@ impl Core {
             behind: true,
         };
         let handle = meta.sandbox.clone();
-        let session = self.session_of(folder, meta, stored)?;
+        let key = meta.ids.key();
+        let session = match self.session_of(folder, meta, stored) {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::error!(session = %key, ?error, "a session's workspace cannot be opened; left alone");
+                return false;
+            }
+        };
         if adopted_volume == Adopted::MountedAgain {
             self.drop_damaged_files(&session, &mut *session.stored.lock().await);
         }
@@ -246,7 +250,7 @@ impl Core {
             *session.sandbox.lock().await = state;
         }
         self.registry.insert(session);
-        Ok(alive)
+        alive
     }
 
     /// What uploads left that the earlier service did not finish.

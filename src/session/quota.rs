@@ -2,8 +2,8 @@
 //! Never blocks the cell's task: a look takes place on another thread, one at a time.
 //! Invariant: what a walk could not see counts as too much. A volume limits itself; there only the host's disk is looked at.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::Core;
 use super::registry::Session;
@@ -20,6 +20,8 @@ pub struct QuotaWatch {
     /// What its volume had left at the beginning; none if it has none.
     room_before: Option<Room>,
     disk: HostDisk,
+    /// What a workspace without a volume held at the first look.
+    held_before: Arc<OnceLock<u64>>,
     exceeded: Arc<AtomicBool>,
     looking: Arc<AtomicBool>,
 }
@@ -32,6 +34,7 @@ impl QuotaWatch {
             budget: core.walk_budget(session),
             room_before: is_hard.then(|| session.workspace.room()).flatten(),
             disk: core.parts.disk.clone(),
+            held_before: Arc::default(),
             exceeded: Arc::default(),
             looking: Arc::default(),
         }
@@ -54,14 +57,18 @@ impl QuotaWatch {
     fn has_outgrown_its_limit(&self) -> bool {
         if !self.looking.swap(true, Ordering::AcqRel) {
             let (workspace, budget) = (self.session.workspace.clone(), self.budget);
+            let (disk, held_before) = (self.disk.clone(), self.held_before.clone());
             let (exceeded, looking) = (self.exceeded.clone(), self.looking.clone());
             tokio::task::spawn_blocking(move || {
-                if let Ok(report) = workspace.walk(budget) {
-                    exceeded.store(
-                        report.out_of_budget || report.allocated_bytes > budget.max_bytes,
-                        Ordering::Release,
-                    );
-                }
+                let too_much = workspace.walk(budget).map_or(true, |report| {
+                    let held = report.allocated_bytes;
+                    let before = *held_before.get_or_init(|| held);
+                    let wrote_much = held > before + WRITES_MUCH_BYTES;
+                    report.out_of_budget
+                        || held > budget.max_bytes
+                        || (wrote_much && disk.is_nearly_full())
+                });
+                exceeded.store(too_much, Ordering::Release);
                 looking.store(false, Ordering::Release);
             });
         }

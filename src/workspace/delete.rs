@@ -138,10 +138,11 @@ fn open_folder(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Gives us all permissions on a folder. By its descriptor: by its name, a link that the sandbox puts there meanwhile
-/// would be followed.
-fn open_up(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+/// Gives us all permissions on a folder that the sandbox closed; root needs none. By its descriptor: by its name, a link
+/// that the sandbox puts there meanwhile would be followed.
+pub(super) fn open_up(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::RWXU)
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&folder)?.st_mode) | Mode::RWXU;
+    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode)
 }

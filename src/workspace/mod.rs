@@ -9,15 +9,19 @@ mod walk;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 pub use delete::remove_tree;
 pub use entries::{Entry, EntryKind};
 pub use files::{FileFacts, NewFile, OpenedFile};
 pub use walk::{WalkBudget, WalkReport, is_internal};
+
+const ROOT_MODE: u32 = 0o755;
 
 /// The files of one session.
 #[derive(Debug)]
@@ -76,6 +80,16 @@ impl Workspace {
         })
     }
 
+    /// Makes sure that what is in the workspace can be seen, whatever permissions code in the sandbox left on it.
+    fn open_up(&self) -> io::Result<()> {
+        let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+        let mode = rustix::fs::fstat(&*root)?.st_mode;
+        if !is_closed_to_us(mode) {
+            return Ok(());
+        }
+        Ok(rustix::fs::fchmod(&*root, Mode::from_raw_mode(ROOT_MODE))?)
+    }
+
     /// Lets go of the folder while `mount` puts something else in its place, and opens what is there then.
     pub fn remount(&self, mount: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
@@ -87,18 +101,34 @@ impl Workspace {
     }
 }
 
+/// Whether a folder of this mode keeps its owner, who we are unless we are root, from seeing all of it.
+fn is_closed_to_us(mode: u32) -> bool {
+    !Mode::from_raw_mode(mode).contains(Mode::RWXU) && !rustix::process::geteuid().is_root()
+}
+
 fn open_root(path: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(path, flags, Mode::empty())?;
+    let open = || rustix::fs::open(path, flags, Mode::empty());
+    let root = match open() {
+        // Code in the sandbox may close its own workspace, and a service without root is shut out too.
+        Err(Errno::ACCESS) => {
+            delete::open_up(rustix::fs::CWD, path.as_os_str().as_bytes())?;
+            open()?
+        }
+        opened => opened?,
+    };
     let stat = rustix::fs::fstat(&root)?;
-    // Also one that takes no more writes can be read.
     if let Some(owner) = owner
         && (stat.st_uid, stat.st_gid) != (owner.uid, owner.gid)
     {
         files::give_to(&root, owner)?;
     }
-    if stat.st_mode & 0o7777 != 0o755 {
-        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755))?;
+    if stat.st_mode & 0o7777 != ROOT_MODE {
+        match rustix::fs::fchmod(&root, Mode::from_raw_mode(ROOT_MODE)) {
+            // One that takes no more writes can still be read.
+            Ok(()) | Err(Errno::ROFS) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(root)
 }

@@ -5,10 +5,11 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
 
 use super::{FileFacts, Workspace};
 use crate::model::execution::Skipped;
@@ -64,6 +65,7 @@ impl Workspace {
                 ..WalkReport::default()
             },
         };
+        self.open_up()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = self.open_beneath(b".", flags, Mode::empty())?;
         walk.folder(root, None)?;
@@ -97,14 +99,18 @@ impl Walk {
         for path in folders {
             match rustix::fs::openat(&fd, path.file_name(), flags, Mode::empty()) {
                 Ok(inner) => self.folder(inner, Some(&path))?,
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(_) => {
-                    self.skip(path.to_text(), "the folder cannot be opened");
-                    self.report.complete = false;
-                }
+                Err(Errno::NOENT) => {}
+                Err(_) => self.out_of_sight(path.to_text(), "the folder cannot be opened"),
             }
         }
         Ok(())
+    }
+
+    /// What cannot be looked at may be of any size, so it counts as too much.
+    fn out_of_sight(&mut self, path: String, reason: &str) {
+        self.skip(path, reason);
+        self.report.complete = false;
+        self.report.out_of_budget = true;
     }
 
     fn is_late(&self) -> bool {
@@ -121,16 +127,26 @@ impl Walk {
     ) -> Option<WorkspacePath> {
         let Ok(path) = WorkspacePath::in_folder(path, name.to_bytes()) else {
             let shown = String::from_utf8_lossy(name.to_bytes()).into_owned();
-            self.skip(shown, "the path is too long or too deep");
-            self.report.complete = false;
-            // What lies below is out of sight, and so out of every limit.
-            self.report.out_of_budget = true;
+            self.out_of_sight(shown, "the path is too long or too deep");
             return None;
         };
-        // It may have vanished while we looked.
-        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // It vanished while we looked.
+            Err(Errno::NOENT) => return None,
+            Err(_) => {
+                self.out_of_sight(path.to_text(), "the file cannot be looked at");
+                return None;
+            }
+        };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return Some(path),
+            FileType::Directory => {
+                if super::is_closed_to_us(stat.st_mode) {
+                    // What is in it counts, and is to be stored. If this fails, opening it will say so.
+                    let _opened_up = super::delete::open_up(folder.as_fd(), name.to_bytes());
+                }
+                return Some(path);
+            }
             FileType::RegularFile if is_internal(name.to_bytes()) => {
                 self.report.allocated_bytes += FileFacts::of(&stat).allocated_bytes;
                 self.report.unfinished.push(path);

@@ -44,18 +44,39 @@ impl Drop for Service {
     }
 }
 
-#[tokio::test]
-async fn a_service_without_root_runs_sandboxes_as_its_own_user() {
-    const USER: u32 = 12_345;
-    let folder = tempfile::tempdir().unwrap();
-    let binary = copy_of_binary(folder.path());
-    let work_root = folder.path().join("work");
-    std::fs::create_dir(&work_root).unwrap();
-    chown(&work_root, Some(USER), Some(USER)).unwrap();
-    // As a member of the group that may use the engine.
-    let engine_group = std::fs::metadata("/var/run/docker.sock").unwrap().gid();
-    let command = |subcommand: &str| {
-        let mut command = Command::new(&binary);
+/// A service that is not root, as a member of the group that may use the engine.
+struct WithoutRoot {
+    folder: tempfile::TempDir,
+    binary: PathBuf,
+    variables: Vec<(&'static str, &'static str)>,
+    service: Option<Service>,
+    base: String,
+}
+
+impl WithoutRoot {
+    async fn start(variables: &[(&'static str, &'static str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let binary = copy_of_binary(folder.path());
+        let mut app = Self {
+            binary,
+            folder,
+            variables: variables.to_vec(),
+            service: None,
+            base: String::new(),
+        };
+        std::fs::create_dir(app.work_root()).unwrap();
+        chown(app.work_root(), Some(USER), Some(USER)).unwrap();
+        app.launch().await;
+        app
+    }
+
+    fn work_root(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    fn command(&self, subcommand: &str) -> Command {
+        let engine_group = std::fs::metadata("/var/run/docker.sock").unwrap().gid();
+        let mut command = Command::new(&self.binary);
         command
             .arg(subcommand)
             .env_clear()
@@ -66,16 +87,40 @@ async fn a_service_without_root_runs_sandboxes_as_its_own_user() {
                 ("SANDBOX_BACKEND", "docker"),
                 ("SANDBOX_POOL_SIZE", "0"),
             ])
-            .env("WORK_ROOT", &work_root)
+            .envs(self.variables.iter().copied())
+            .env("WORK_ROOT", self.work_root())
             .current_dir("/")
             .uid(USER)
             .gid(engine_group);
         command
-    };
-    let service = Service(command("serve").spawn().unwrap());
-    let base = address(&work_root).await;
+    }
+
+    async fn launch(&mut self) {
+        let _none_yet = std::fs::remove_file(self.work_root().join("service.json"));
+        self.service = Some(Service(self.command("serve").spawn().unwrap()));
+        self.base = address(&self.work_root()).await;
+    }
+
+    fn kill(&mut self) {
+        self.service = None;
+    }
+}
+
+impl Drop for WithoutRoot {
+    fn drop(&mut self) {
+        self.kill();
+        let purged = self.command("purge").status().unwrap();
+        assert!(purged.success() || std::thread::panicking());
+    }
+}
+
+const USER: u32 = 12_345;
+
+#[tokio::test]
+async fn a_service_without_root_runs_sandboxes_as_its_own_user() {
+    let app = WithoutRoot::start(&[]).await;
     let made = execute(
-        &base,
+        &app.base,
         "import os; open('f', 'w').write('f'); print(os.getuid())",
     )
     .await;
@@ -84,10 +129,66 @@ async fn a_service_without_root_runs_sandboxes_as_its_own_user() {
         "{made}"
     );
     assert_eq!(made["artifacts"][0]["path"], "f");
-    let again = execute(&base, "open('f', 'a').write('g'); open('f').read()").await;
+    let again = execute(&app.base, "open('f', 'a').write('g'); open('f').read()").await;
     assert_eq!(again["output"], "'fg'\n");
-    drop(service);
-    assert!(command("purge").status().unwrap().success());
+}
+
+#[tokio::test]
+async fn code_that_closes_its_workspace_shuts_out_neither_the_service_nor_its_next_start() {
+    let mut app = WithoutRoot::start(&[("DELETE_S3_ON_CLEANUP", "0")]).await;
+    let code = "import os, threading\nos.mkdir('d'); open('d/f', 'w').write('kept'); os.chmod('d', 0)\nos.chmod('/workspace', 0)";
+    let closed = execute(&app.base, code).await;
+    assert_eq!(closed["artifacts"][0]["path"], "d/f", "{closed}");
+    // After the sync, which opened it up.
+    let later =
+        "threading.Timer(0.3, lambda: (os.chmod('d', 0), os.chmod('/workspace', 0))).start()";
+    execute(&app.base, later).await;
+    let sessions = app.work_root().join("sessions");
+    let user = std::fs::read_dir(sessions).unwrap().next().unwrap();
+    let session = std::fs::read_dir(user.unwrap().path()).unwrap().next();
+    let workspace = session.unwrap().unwrap().path().join("workspace");
+    wait_for("the workspace to be closed", || {
+        let mode = std::fs::metadata(&workspace).unwrap().permissions().mode();
+        (mode & 0o777 == 0).then_some(())
+    })
+    .await;
+    app.kill();
+    app.launch().await;
+    let again = execute(&app.base, "open('d/f').read()").await;
+    assert_eq!(
+        (&again["output"], &again["state"]),
+        (&json!("'kept'\n"), &json!("kept")),
+        "{again}"
+    );
+    execute(&app.base, "os.chmod('/workspace', 0)").await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ids = json!({"user_id": "u", "session_id": "s"});
+    let url = format!("{}/v1/sandbox/stop", app.base);
+    let (status, stopped) = answer(client.post(url).json(&ids)).await;
+    assert_eq!(
+        (status.as_u16(), &stopped["deleted"]["workspace"]),
+        (200, &json!(true)),
+        "{stopped}"
+    );
+}
+
+#[tokio::test]
+async fn closing_folders_does_not_hide_them_from_the_soft_quota() {
+    let app = WithoutRoot::start(&[("MAX_WORKSPACE_SIZE_MB", "8")]).await;
+    let ways = [("/workspace", "0o300"), ("d", "0o300"), ("d", "0o400")];
+    for (round, (folder, mode)) in ways.into_iter().enumerate() {
+        let code = format!(
+            "import os, time\nos.mkdir('d')\nfor i in range(1000):\n    os.chmod('{folder}', 0o700); open(f'd/f{{i}}', 'wb').write(b'x' * (1 << 20)); os.chmod('{folder}', {mode}); time.sleep(0.05)"
+        );
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let body = json!({"user_id": "u", "session_id": format!("{round}"), "code": code, "timeout_seconds": 55});
+        let url = format!("{}/v1/execute", app.base);
+        let (_, stopped) = answer(client.post(url).json(&body)).await;
+        assert_eq!(
+            stopped["error"]["name"], "WorkspaceQuotaExceeded",
+            "{folder} {mode}: {stopped}"
+        );
+    }
 }
 
 /// Runs the service in a container, on the engine's socket, with its work root mounted at another path than on the host.

@@ -232,3 +232,45 @@ async fn case_47_programs_too_find_a_workspace_mended_whose_disk_failed_under_th
     let written = done(&app, &session, "bash", write).await;
     assert_eq!(written["output"], "again\n", "{written}");
 }
+
+#[tokio::test]
+async fn case_47_a_workspace_that_takes_no_writes_does_not_keep_the_service_from_starting() {
+    let mut app = TestApp::start().await;
+    app.run(
+        "s",
+        "import os; open('f', 'w').write('f'); os.chmod('.', 0o700)",
+    )
+    .await;
+    let workspace = app.only_workspace();
+    app.kill();
+    rustix::mount::mount_remount(&workspace, MountFlags::RDONLY, "").unwrap();
+    app.launch().await;
+    assert_eq!(app.list("s").await, ["f"]);
+    app.run("other", "1").await;
+    rustix::mount::mount_remount(&workspace, MountFlags::empty(), "").unwrap();
+}
+
+#[tokio::test]
+async fn case_47_where_the_quota_is_soft_too_a_cell_that_fills_the_hosts_disk_is_stopped() {
+    let disk = SmallDisk::new(200);
+    let settings = [
+        ("WORKSPACE_QUOTA", "soft"),
+        ("MIN_FREE_DISK_MB", "100"),
+        ("MAX_WORKSPACE_SIZE_MB", "400"),
+    ];
+    let app = TestApp::start_in(disk.path(), &settings).await;
+    app.run("quiet", "x = 1").await;
+    let code = "import os, time\nwith open('big', 'wb', buffering=0) as file:\n    while True:\n        file.write(os.urandom(1 << 20)); time.sleep(0.03)";
+    let quiet = app.run_with(
+        "quiet",
+        "import time; time.sleep(6); 'done'",
+        json!({"timeout_seconds": 50}),
+    );
+    let loud = app.run_with("loud", code, json!({"timeout_seconds": 50}));
+    let (quiet, loud) = tokio::join!(quiet, loud);
+    assert_eq!(loud["error"]["name"], "WorkspaceQuotaExceeded", "{loud}");
+    assert_eq!(
+        quiet["output"], "'done'\n",
+        "one that does not write is left alone"
+    );
+}
