@@ -131,6 +131,8 @@ async fn finish_cell(
             run.end = end;
         }
         Err(error) => {
+            // This answer says that the variables are lost.
+            live.generation.store(0, Ordering::Release);
             run.end = CellEnd::SandboxLost;
             tracing::warn!(%error, container = live.handle.container_id, "a sandbox was lost during a cell");
         }

@@ -90,16 +90,15 @@ impl Core {
             outcome.0.lost_before |= lost_before;
         }
         let (mut run, reason_oom) = outcome;
-        // Taken only now: whatever happened to earlier variables until this answer is said with it.
-        let lost_before = std::mem::take(&mut session.sandbox.lock().await.lost);
+        // Looked at only now: whatever happened to earlier variables until this answer is said with it.
+        let (lost_before, generation) = {
+            let meta = session.meta();
+            (meta.lost, meta.generation)
+        };
         let duration = started.elapsed();
         run.lost_before |= lost_before;
         let mut answer = answer::from_run(run, reason_oom, command.timeout, duration, events);
         METRICS.execution(session.ids.dialect(), answer.status.word(), duration);
-        if answer.state == VariableState::Lost && events.is_hung_up() {
-            // Nobody hears this answer: the next one says it.
-            session.sandbox.lock().await.lost = true;
-        }
         if !session.is_closed() {
             let sync = self.sync_workspace(session, command.link_expires_in);
             let span = tracing::debug_span!("sync", session = %session.key);
@@ -111,6 +110,9 @@ impl Core {
                         Some("the workspace could not be looked through".to_owned());
                 }
             }
+        }
+        if answer.state == VariableState::Lost {
+            note_what_was_said(session, generation, events);
         }
         Ok(answer)
     }
@@ -167,7 +169,10 @@ impl Core {
         if session.meta().generation == generation {
             return Ok(());
         }
-        session.save_meta(|meta| meta.generation = generation)
+        session.save_meta(|meta| {
+            meta.lose_variables();
+            meta.generation = generation;
+        })
     }
 
     /// Inputs that are missing in the workspace but stored come back; one that is nowhere is an error.
@@ -254,13 +259,12 @@ impl Core {
             && live.kernel.restart().await.is_ok()
         {
             live.generation.store(0, Ordering::Release);
-            self.note_generation(&session, &live)?;
-            session.sandbox.lock().await.lost = false;
+            session.save_meta(|meta| (meta.generation, meta.lost) = (0, false))?;
             return Ok(live.handle.container_id.clone());
         }
         self.discard_sandbox(&session, &live).await;
         let live = self.ensure_live(&session).await?;
-        session.sandbox.lock().await.lost = false;
+        session.save_meta(|meta| meta.lost = false)?;
         Ok(live.handle.container_id.clone())
     }
 
@@ -293,6 +297,15 @@ impl Core {
             futures_util::future::join_all(all_ended),
         )
         .await;
+    }
+}
+
+/// After an answer that says that variables are lost: the next one, of this service or of its successor, says so again only
+/// if nobody heard this one, or if those of this cell, in worker `generation`, were lost while it was on its way.
+fn note_what_was_said(session: &Session, generation: u64, events: &EventSink) {
+    let still_to_say = events.is_hung_up() || session.meta().generation != generation;
+    if let Err(error) = session.save_meta(|meta| meta.lost = still_to_say) {
+        tracing::warn!(session = %session.key, ?error, "a loss of variables may be said twice");
     }
 }
 

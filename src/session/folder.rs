@@ -25,13 +25,24 @@ pub struct Meta {
     pub born: Option<HostMoment>,
     /// The sandbox that last served this session, dead or alive.
     pub sandbox: Option<SandboxHandle>,
-    /// The worker of that sandbox that holds variables; 0 if none does, or its loss has been said.
+    /// The worker of that sandbox that holds variables; 0 if none does.
     #[serde(default)]
     pub generation: u64,
+    /// Variables were lost since the last answer; the next one says so.
+    #[serde(default)]
+    pub lost: bool,
     /// No link handed out for this session works after this moment.
     pub links_until_ms: u64,
     #[serde(default)]
     pub terms: Terms,
+}
+
+impl Meta {
+    /// The worker that may have held variables is gone; if it did hold some, the next answer says so.
+    pub fn lose_variables(&mut self) {
+        self.lost |= self.generation != 0;
+        self.generation = 0;
+    }
 }
 
 /// What a dialect settled for a session when it was created.

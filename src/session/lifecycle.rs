@@ -14,7 +14,7 @@ use super::clock::{self, HostMoment, SteadyMs, now_ms};
 use super::error::CoreError;
 use super::folder::{self, Meta, SessionFolder, Terms};
 use super::pool::Member;
-use super::registry::{Activity, Live, SandboxState, Session, Stage};
+use super::registry::{Activity, Live, Session, Stage};
 use super::stored::{Stored, read_stored_manifest};
 use super::tombstone;
 use crate::kernel::Kernel;
@@ -121,6 +121,7 @@ impl Core {
             born: HostMoment::now(),
             sandbox: None,
             generation: 0,
+            lost: false,
             links_until_ms: 0,
             terms: terms.clone(),
         };
@@ -154,10 +155,10 @@ impl Core {
             .with_label_values(&[ids.dialect()])
             .inc();
         METRICS.sandboxes_from_pool.inc_by(u64::from(from_pool));
-        *session.sandbox.lock().await = SandboxState {
-            live: moved_in.as_ref().map(|moved_in| moved_in.live.clone()),
-            lost: restored,
-        };
+        if restored {
+            session.save_meta(|meta| meta.lost = true)?;
+        }
+        session.sandbox.lock().await.live = moved_in.as_ref().map(|moved_in| moved_in.live.clone());
         tracing::info!(session = %session.key, user_id = ids.user_id(), session_id = ids.session_id(), restored, from_pool, "session opened");
         Ok(session)
     }
@@ -243,12 +244,15 @@ impl Core {
             self.drop_damaged_files(&session, &mut *session.stored.lock().await);
         }
         self.remove_unfinished_uploads(&session).await;
-        let mut alive = false;
-        if let Some(handle) = handle {
-            let state = self.adopt_sandbox(&session, handle).await;
-            alive = state.live.is_some();
-            *session.sandbox.lock().await = state;
+        let live = match handle {
+            Some(handle) => self.adopt_sandbox(&session, handle).await,
+            None => None,
+        };
+        let alive = live.is_some();
+        if !alive {
+            session.meta().lose_variables();
         }
+        session.sandbox.lock().await.live = live;
         self.registry.insert(session);
         alive
     }
@@ -267,22 +271,18 @@ impl Core {
         }
     }
 
-    async fn adopt_sandbox(&self, session: &Session, handle: SandboxHandle) -> SandboxState {
-        let generation = session.meta().generation;
-        // Variables are lost only where there were some.
-        let gone = SandboxState {
-            live: None,
-            lost: generation != 0,
-        };
+    /// None if it is gone.
+    async fn adopt_sandbox(&self, session: &Session, handle: SandboxHandle) -> Option<Arc<Live>> {
         if handle.backend != self.backend().name() {
             // Whoever put the service together has seen to it; here it is just gone.
-            return gone;
+            return None;
         }
         if self.backend().is_alive(&handle).await {
             match self.listen_again(session, &handle).await {
                 Ok(kernel) => {
                     // The earlier service may have ended between taking it from the pool and naming it.
                     self.name_sandbox(&handle, &session.key);
+                    let generation = session.meta().generation;
                     let live = self
                         .live(
                             handle,
@@ -291,10 +291,7 @@ impl Core {
                             Some(generation),
                         )
                         .await;
-                    return SandboxState {
-                        live: Some(live),
-                        lost: false,
-                    };
+                    return Some(live);
                 }
                 Err(error) => {
                     tracing::error!(session = %session.key, %error, "a living sandbox cannot be listened to")
@@ -302,7 +299,7 @@ impl Core {
             }
         }
         self.remove_sandbox(&handle).await;
-        gone
+        None
     }
 
     /// Shows outsiders whose a sandbox is; nobody waits for it, and nothing depends on it.
@@ -343,7 +340,7 @@ impl Core {
                 return Ok(live);
             }
             tracing::warn!(session = %session.key, container = live.handle.container_id, "the sandbox is gone; a new one takes its place");
-            state.give_up(&live);
+            state.give_up(session);
         }
         if session.is_closed() {
             return Err(CoreError::Unavailable(
@@ -381,7 +378,10 @@ impl Core {
             ..self.spec(session.key.sandbox_name(), &session.folder, &terms)
         };
         let note = |handle: &SandboxHandle| {
-            session.save_meta(|meta| (meta.sandbox, meta.generation) = (Some(handle.clone()), 0))
+            session.save_meta(|meta| {
+                meta.lose_variables();
+                meta.sandbox = Some(handle.clone());
+            })
         };
         let live = self.start_sandbox(&spec, permit, note).await?;
         METRICS.sandboxes_cold.inc();
@@ -471,7 +471,7 @@ impl Core {
             .as_ref()
             .is_some_and(|live| Arc::ptr_eq(live, failed))
         {
-            state.give_up(failed);
+            state.give_up(session);
         }
         self.remove_sandbox(&failed.handle).await;
     }

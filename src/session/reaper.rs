@@ -99,7 +99,7 @@ impl Core {
         };
         if !self.backend().is_alive(&live.handle).await {
             tracing::warn!(session = %session.key, container = live.handle.container_id, "a sandbox ended by itself");
-            state.give_up(&live);
+            state.give_up(session);
             self.remove_sandbox(&live.handle).await;
         }
     }

@@ -82,15 +82,14 @@ pub enum Stage {
 #[derive(Default)]
 pub struct SandboxState {
     pub live: Option<Arc<Live>>,
-    /// Variables were lost since the last answer; the next one says so.
-    pub lost: bool,
 }
 
 impl SandboxState {
     /// The sandbox is gone or no longer makes sense; if it held variables, the next answer says that they are lost.
-    pub fn give_up(&mut self, live: &Live) {
+    /// Nothing is written: as long as the metadata names this sandbox, the next service finds out by itself.
+    pub fn give_up(&mut self, session: &Session) {
         self.live = None;
-        self.lost |= live.generation.load(Ordering::Acquire) != 0;
+        session.meta().lose_variables();
     }
 }
 
@@ -99,7 +98,7 @@ pub struct Live {
     pub handle: SandboxHandle,
     pub kernel: Kernel,
     pub oom_kills_seen: AtomicU64,
-    /// The worker that holds variables; 0 if there is none, or its loss has been said.
+    /// The worker that holds variables; 0 if there is none.
     pub generation: AtomicU64,
     /// Taken over from an earlier service.
     pub adopted: bool,

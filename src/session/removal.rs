@@ -195,9 +195,7 @@ impl Core {
         let mut state = session.sandbox.lock().await;
         // Also one that was given up before and could not be removed then.
         let removed = self.remove_previous(session).await?;
-        if let Some(live) = state.live.clone() {
-            state.give_up(&live);
-        }
+        state.give_up(session);
         Ok(removed)
     }
 

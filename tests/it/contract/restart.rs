@@ -238,3 +238,60 @@ async fn a_shutdown_refuses_waiting_cells_with_503_and_ends_stubborn_ones_togeth
     app.launch().await;
     assert_eq!(app.list("a").await, ["on"], "the waiting cell never ran");
 }
+
+fn meta_file(app: &TestApp) -> std::path::PathBuf {
+    app.only_workspace().parent().unwrap().join("meta.json")
+}
+
+fn read_meta(app: &TestApp) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(meta_file(app)).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_loss_that_no_answer_carried_before_the_service_died_is_said_once_after_it() {
+    let mut app = TestApp::start().await;
+    app.run("s", "x = 1").await;
+    app.run("s", "import os; os._exit(1)").await;
+    assert_eq!(read_meta(&app)["lost"], false, "it was said");
+    app.kill();
+    // As it is on disk after the death of a worker and before the answer.
+    let mut meta = read_meta(&app);
+    meta["lost"] = json!(true);
+    std::fs::write(meta_file(&app), meta.to_string()).unwrap();
+    app.launch().await;
+    assert_eq!(app.run("s", "1").await["state"], "lost");
+    app.kill();
+    app.launch().await;
+    assert_eq!(app.run("s", "1").await["state"], "kept");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_was_lost_with_a_cell_is_not_said_again_after_a_restart() {
+    let mut app = TestApp::start().await;
+    app.run("s", "x = 1").await;
+    let init = read_meta(&app)["sandbox"]["init_pid"].as_i64().unwrap();
+    let init = rustix::process::Pid::from_raw(init as i32).unwrap();
+    let on = app.only_workspace().join("on");
+    let cell = app.run("s", "open('on', 'w')\nimport time; time.sleep(50)");
+    let killing = async {
+        wait_for("the cell to run", || on.exists().then_some(())).await;
+        rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
+    };
+    let (answer, ()) = tokio::join!(cell, killing);
+    assert_eq!(answer["state"], "lost");
+    app.kill();
+    app.launch().await;
+    assert_eq!(app.run("s", "1").await["state"], "kept");
+}
+
+#[tokio::test]
+async fn variables_of_an_earlier_life_are_said_to_be_lost_also_if_the_service_dies_in_between() {
+    let mut app = TestApp::start_with(&[("DELETE_S3_ON_CLEANUP", "0")]).await;
+    app.run("s", "x = 1; open('f', 'w').write('f')").await;
+    app.session("sandbox/stop", "s").await;
+    assert_eq!(app.list("s").await, ["f"]);
+    app.kill();
+    app.launch().await;
+    assert_eq!(app.run("s", "1").await["state"], "lost");
+    assert_eq!(app.run("s", "1").await["state"], "kept");
+}
