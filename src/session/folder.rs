@@ -132,6 +132,7 @@ impl SessionFolder {
         self.path.join("control")
     }
 
+    /// `AlreadyExists` if there is one: what is in it may be all that is left of a session, and is not for a new one.
     pub fn create(&self) -> io::Result<()> {
         match self.try_create() {
             // The user's folder went with the last of the user's other sessions just now.
@@ -141,14 +142,16 @@ impl SessionFolder {
     }
 
     fn try_create(&self) -> io::Result<()> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.path)?;
-        match fs::create_dir(self.control()) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700);
+        if let Some(parent) = self.path.parent() {
+            builder.recursive(true).create(parent)?;
         }
+        builder.recursive(false).create(&self.path)
+    }
+
+    pub fn create_control(&self) -> io::Result<()> {
+        fs::create_dir(self.control())?;
         // Whatever the service's umask is: the sandbox's user must get to the socket.
         fs::set_permissions(self.control(), fs::Permissions::from_mode(0o755))
     }
@@ -196,6 +199,35 @@ impl SessionFolder {
             let _other_sessions_may_be_there = fs::remove_dir(user_folder);
         }
         Ok(true)
+    }
+}
+
+/// A folder that was made just now. It goes to the trash unless its maker comes to the end and keeps it.
+pub struct NewFolder<'f> {
+    folder: &'f SessionFolder,
+    work_root: &'f Path,
+    kept: bool,
+}
+
+impl<'f> NewFolder<'f> {
+    pub fn of(folder: &'f SessionFolder, work_root: &'f Path) -> Self {
+        Self {
+            folder,
+            work_root,
+            kept: false,
+        }
+    }
+
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for NewFolder<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _reaper_empties_it = self.folder.move_to_trash(self.work_root);
+        }
     }
 }
 

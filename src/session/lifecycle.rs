@@ -1,6 +1,7 @@
 //! Opening sessions, giving them a sandbox, taking over those an earlier service left.
 //! Never runs code. Invariant: whoever gets a `Live` has a sandbox whose kernel is connected or about to be.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::Core;
 use super::background::Execs;
 use super::clock::{self, HostMoment, SteadyMs, now_ms};
 use super::error::CoreError;
-use super::folder::{self, Meta, SessionFolder, Terms};
+use super::folder::{self, Meta, NewFolder, SessionFolder, Terms};
 use super::pool::Member;
 use super::registry::{Activity, Live, Session, Stage};
 use super::stored::{Stored, read_stored_manifest};
@@ -130,17 +131,20 @@ impl Core {
             None => None,
         };
         if moved_in.is_none() {
-            self.prepare_folder(&folder, terms)
-                .await
-                .and_then(|()| folder.write_meta(&meta))
-                .map_err(CoreError::workspace)?;
+            let prepared = self.prepare_folder(&folder, terms).await;
+            prepared.map_err(folder_trouble)?;
+        }
+        // From here on the folder is this call's own; if it fails, a sandbox that came with the folder is left to the reaper.
+        let new_folder = NewFolder::of(&folder, &self.parts.work_root);
+        if moved_in.is_none() {
+            folder.write_meta(&meta).map_err(CoreError::workspace)?;
         }
         // A stopped session whose stored files are yet to be deleted does not come back with them.
         let stored = Stored {
             restore_pending: !tombstone::hides_manifest(&self.parts.work_root, ids),
             ..Stored::default()
         };
-        let session = self.session_of(folder, meta, stored)?;
+        let session = self.session_of(folder.clone(), meta, stored)?;
         let restored = {
             let mut stored = session.stored.lock().await;
             // A store that is down must not keep anybody from working; it is asked again at the next sync.
@@ -148,6 +152,10 @@ impl Core {
                 .await
                 .unwrap_or(false)
         };
+        if restored {
+            session.save_meta(|meta| meta.lost = true)?;
+        }
+        new_folder.keep();
         self.registry.note_handle(&session);
         let from_pool = moved_in.is_some();
         METRICS
@@ -155,9 +163,6 @@ impl Core {
             .with_label_values(&[ids.dialect()])
             .inc();
         METRICS.sandboxes_from_pool.inc_by(u64::from(from_pool));
-        if restored {
-            session.save_meta(|meta| meta.lost = true)?;
-        }
         session.sandbox.lock().await.live = moved_in.as_ref().map(|moved_in| moved_in.live.clone());
         tracing::info!(session = %session.key, user_id = ids.user_id(), session_id = ids.session_id(), restored, from_pool, "session opened");
         Ok(session)
@@ -518,4 +523,12 @@ impl Core {
     pub(super) fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Acquire)
     }
+}
+
+fn folder_trouble(error: io::Error) -> CoreError {
+    if error.kind() != io::ErrorKind::AlreadyExists {
+        return CoreError::workspace(error);
+    }
+    let text = "an earlier session of these ids could not be taken over and was left alone; the log of the service says why";
+    CoreError::Unavailable(text.to_owned())
 }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::Core;
 use super::error::CoreError;
-use super::folder::{Meta, SessionFolder, Terms};
+use super::folder::{Meta, NewFolder, SessionFolder, Terms};
 use super::registry::Session;
 use super::stored::Stored;
 use crate::model::path::WorkspacePath;
@@ -19,20 +19,21 @@ use crate::workspace::FileFacts;
 const HEAL_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// A new folder with its place for files. What fails leaves nothing behind.
+    /// A new folder with its place for files. What fails leaves nothing behind, and nothing that was there is touched:
+    /// `AlreadyExists` then.
     pub(super) async fn prepare_folder(
         &self,
         folder: &SessionFolder,
         terms: &Terms,
     ) -> io::Result<()> {
         folder.create()?;
+        let new = NewFolder::of(folder, &self.parts.work_root);
+        folder.create_control()?;
         let size = self.volume_size(terms);
-        let path = folder.path().to_owned();
-        let provided = tokio::task::block_in_place(|| self.parts.volumes.provide(&path, size));
-        provided.inspect_err(|error| {
-            tracing::error!(%error, "a workspace could not be made");
-            let _reaper_empties_it = folder.move_to_trash(&self.parts.work_root);
-        })
+        tokio::task::block_in_place(|| self.parts.volumes.provide(folder.path(), size))
+            .inspect_err(|error| tracing::error!(%error, "a workspace could not be made"))?;
+        new.keep();
+        Ok(())
     }
 
     pub(super) fn adopt_volume(&self, folder: &SessionFolder, meta: &Meta) -> io::Result<Adopted> {

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -71,19 +71,34 @@ fn make(path: &Path, size: VolumeSize) -> io::Result<()> {
         journal,
         "-Elazy_itable_init=1,lazy_journal_init=1,nodiscard".to_owned(),
     ];
-    run("mkfs.ext4", &arguments, &temporary, &[0])?;
+    let output = output_of("mkfs.ext4", &arguments, &temporary)?;
+    if !output.status.success() {
+        return Err(failure("mkfs.ext4", &output));
+    }
     fs::rename(temporary, path)
 }
 
-/// Mends what a host that died in the middle of a write left, as far as the journal did not.
-pub fn repair(image: &Path) -> io::Result<()> {
-    // 1: errors were corrected.
-    run(
-        "e2fsck",
-        &["-f".to_owned(), "-y".to_owned()],
-        image,
-        &[0, 1],
-    )
+/// What a check of an image came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// As far as the check can tell; it may also not have recognised what is in there.
+    Tried,
+    BeyondRepair,
+}
+
+/// Mends what a host that died in the middle of a write left, as far as the journal did not. An error if the check itself
+/// could not be made, which says nothing about the image.
+pub fn repair(image: &Path) -> io::Result<Repair> {
+    const ERRORS_LEFT: i32 = 4;
+    const NOT_CARRIED_OUT: i32 = 8;
+    let arguments = ["-f".to_owned(), "-y".to_owned()];
+    let output = output_of("e2fsck", &arguments, image)?;
+    match output.status.code() {
+        Some(code) if code & ERRORS_LEFT != 0 => Ok(Repair::BeyondRepair),
+        // Errors were corrected; or nothing was found that could be checked, and mounting it has the last word.
+        Some(0..=3 | NOT_CARRIED_OUT) => Ok(Repair::Tried),
+        _ => Err(failure("e2fsck", &output)),
+    }
 }
 
 /// What the file system itself needs comes on top, so that files may have all of what the limit says and hardly more:
@@ -102,25 +117,20 @@ fn journal_mib(size: VolumeSize) -> u64 {
     }
 }
 
-fn run(program: &str, arguments: &[String], image: &Path, good: &[i32]) -> io::Result<()> {
-    let output = Command::new(program)
+fn output_of(program: &str, arguments: &[String], image: &Path) -> io::Result<Output> {
+    Command::new(program)
         .args(arguments)
         .arg(image)
         // Debian keeps such programs where only root looks by default.
         .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
-    if output
-        .status
-        .code()
-        .is_some_and(|code| good.contains(&code))
-    {
-        return Ok(());
-    }
+        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
+}
+
+fn failure(program: &str, output: &Output) -> io::Error {
     let complaint = String::from_utf8_lossy(&output.stderr);
-    let text = format!("{program} failed: {}", complaint.trim());
-    Err(io::Error::other(text))
+    io::Error::other(format!("{program} failed: {}", complaint.trim()))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -12,12 +12,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use disk::HostDisk;
 pub use mounts::unmount_all_below;
 
-use image::Template;
+use image::{Repair, Template};
 
 const IMAGE: &str = "workspace.img";
 const MOUNT_POINT: &str = "workspace";
@@ -104,7 +105,7 @@ impl Volumes {
         {
             hard.template.instantiate(&image, size)?;
         }
-        mount_if_needed(folder)
+        Ok(mount_if_needed(folder)?)
     }
 }
 
@@ -114,26 +115,31 @@ pub fn is_hard(folder: &Path) -> bool {
 }
 
 /// Mounts the image of a session that an earlier service left, for example before the host was started again. One that
-/// cannot be mounted is repaired. One beyond repair is put aside, and the folder gets what a new one would have.
+/// is damaged is repaired. One beyond repair is put aside, and the folder gets what a new one would have. Whatever else
+/// keeps it from being mounted, such as a want of devices or memory, is an error, and the image stays as it is.
 pub fn adopt(volumes: &Volumes, folder: &Path, size: VolumeSize) -> io::Result<Adopted> {
     if !is_hard(folder) || is_mounted(folder)? {
         return Ok(Adopted::AsItWas);
     }
-    if mount_if_needed(folder).is_ok() {
-        return Ok(Adopted::MountedAgain);
+    match mount_if_needed(folder) {
+        Ok(()) => return Ok(Adopted::MountedAgain),
+        Err(MountError::Host(error)) => return Err(error),
+        Err(MountError::Refused(_)) => {}
     }
     let image = folder.join(IMAGE);
     tracing::warn!(image = %image.display(), "a workspace cannot be mounted; repairing it");
     wait_until_detached(&image)?;
-    match image::repair(&image).and_then(|()| mount_if_needed(folder)) {
-        Ok(()) => Ok(Adopted::MountedAgain),
-        Err(error) => {
-            tracing::error!(image = %image.display(), %error, "a workspace is beyond repair; put aside");
-            fs::rename(&image, image.with_extension("img.broken"))?;
-            volumes.provide(folder, size)?;
-            Ok(Adopted::Empty)
+    if image::repair(&image)? == Repair::Tried {
+        match mount_if_needed(folder) {
+            Ok(()) => return Ok(Adopted::MountedAgain),
+            Err(MountError::Refused(Errno::UCLEAN | Errno::INVAL)) => {}
+            Err(error) => return Err(error.into()),
         }
     }
+    tracing::error!(image = %image.display(), "a workspace is beyond repair; put aside");
+    fs::rename(&image, image.with_extension("img.broken"))?;
+    volumes.provide(folder, size)?;
+    Ok(Adopted::Empty)
 }
 
 /// Whether the file system has had an error, after which it takes no more writes. The mount itself does not show that.
@@ -152,7 +158,11 @@ pub fn mount_anew(folder: &Path) -> io::Result<()> {
     rustix::mount::unmount(folder.join(MOUNT_POINT), UnmountFlags::NOFOLLOW)?;
     let repaired = wait_until_detached(&image).and_then(|()| image::repair(&image));
     // Also one that is not repaired: its files can be read.
-    mount_if_needed(folder).and(repaired)
+    mount_if_needed(folder)?;
+    match repaired? {
+        Repair::Tried => Ok(()),
+        Repair::BeyondRepair => Err(io::Error::other("it cannot be repaired")),
+    }
 }
 
 /// A container that is just being made has a copy of every mount for a moment. As long as somebody has, it is the same file
@@ -178,7 +188,27 @@ pub fn unmount(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn mount_if_needed(folder: &Path) -> io::Result<()> {
+/// Why an image is not mounted.
+#[derive(Debug, thiserror::Error)]
+enum MountError {
+    /// It did not come to that: no such file, no device. This says nothing about what is in the image.
+    #[error(transparent)]
+    Host(#[from] io::Error),
+    /// It was attached to a device, and the operating system would not mount that.
+    #[error("mounting it: {0}")]
+    Refused(Errno),
+}
+
+impl From<MountError> for io::Error {
+    fn from(error: MountError) -> Self {
+        match error {
+            MountError::Host(error) => error,
+            MountError::Refused(errno) => errno.into(),
+        }
+    }
+}
+
+fn mount_if_needed(folder: &Path) -> Result<(), MountError> {
     let image = folder.join(IMAGE);
     if !image.exists() || is_mounted(folder)? {
         return Ok(());
@@ -193,23 +223,19 @@ fn mount_if_needed(folder: &Path) -> io::Result<()> {
         };
         outcome = mount(&device.path, &target);
         match &outcome {
-            Err(error) if error.raw_os_error() == Some(NXIO) => std::thread::sleep(MOUNT_PAUSE),
+            Err(Errno::NXIO) => std::thread::sleep(MOUNT_PAUSE),
             _ => break,
         }
     }
-    outcome?;
+    outcome.map_err(MountError::Refused)?;
     // mkfs makes it for repairs; it would show up among the session's files.
     let _not_there_any_more = fs::remove_dir(target.join("lost+found"));
     Ok(())
 }
 
-const NXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
-
-fn mount(device: &Path, target: &Path) -> io::Result<()> {
+fn mount(device: &Path, target: &Path) -> Result<(), Errno> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    Ok(rustix::mount::mount(
-        device, target, "ext4", flags, OPTIONS,
-    )?)
+    rustix::mount::mount(device, target, "ext4", flags, OPTIONS)
 }
 
 /// A mounted file system has a device number of its own.

@@ -253,3 +253,49 @@ async fn below_the_free_space_floor_no_work_begins_and_what_frees_room_still_wor
     assert_eq!(app.post("/v1/files/delete", delete).await.0, 200);
     app.session("sandbox/stop", "s").await;
 }
+
+#[tokio::test]
+async fn a_workspace_that_cannot_be_mounted_for_now_is_left_alone_and_comes_back_whole() {
+    let mut app = start(&[("S3_ENDPOINT_URL", "http://127.0.0.1:1")]).await;
+    app.upload("s", "precious", b"only here", None).await;
+    app.kill();
+    app.purge();
+    let session = only_session(&app);
+    let (image, saved) = (session.join("workspace.img"), session.join("saved"));
+    std::fs::rename(&image, &saved).unwrap();
+    // Nothing that a device can be made of.
+    std::fs::create_dir(&image).unwrap();
+    app.launch().await;
+    let cell = json!({"user_id": "u", "session_id": "s", "code": "1"});
+    for _ in 0..2 {
+        let (status, problem) = app.post("/v1/execute", cell.clone()).await;
+        assert_eq!(status, 503, "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("left alone"), "{problem}");
+    }
+    let other = json!({"user_id": "u", "session_id": "other", "code": "1"});
+    assert_eq!(app.post("/v1/execute", other).await.0, 200);
+    app.kill();
+    std::fs::remove_dir(&image).unwrap();
+    std::fs::rename(&saved, &image).unwrap();
+    app.launch().await;
+    assert_eq!(app.list("s").await, ["precious"]);
+}
+
+#[tokio::test]
+async fn a_workspace_beyond_repair_is_put_aside_and_what_is_stored_of_it_comes_back() {
+    let mut app = start(&[]).await;
+    app.run("s", "open('f', 'w').write('stored')").await;
+    app.kill();
+    app.purge();
+    let image = only_session(&app).join("workspace.img");
+    wait_for("the loop device to go", || {
+        app.attached_images().is_empty().then_some(())
+    })
+    .await;
+    std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+    app.launch().await;
+    let answer = app.run("s", "open('f').read()").await;
+    assert_eq!(answer["output"], "'stored'\n", "{answer}");
+    assert!(image.with_extension("img.broken").exists());
+}

@@ -274,3 +274,30 @@ async fn case_47_where_the_quota_is_soft_too_a_cell_that_fills_the_hosts_disk_is
         "one that does not write is left alone"
     );
 }
+
+#[tokio::test]
+async fn case_47_a_session_that_cannot_be_made_leaves_no_folder_no_mount_and_no_device() {
+    let disk = SmallDisk::new(64);
+    let settings = [("MIN_FREE_DISK_MB", "0"), ("MAX_WORKSPACE_SIZE_MB", "32")];
+    let app = TestApp::start_in(disk.path(), &settings).await;
+    // So little that a folder and an image can be made, but hardly anything in them.
+    for left in [0, 4 << 10, 64 << 10, 128 << 10, 160 << 10, 256 << 10] {
+        disk.fill_but(left);
+        let body = json!({"user_id": "u", "session_id": "s", "code": "1"});
+        let (status, problem) = app.post("/v1/execute", body).await;
+        disk.empty();
+        match status.as_u16() {
+            507 => {}
+            // The session could be made, if not its sandbox.
+            200 | 503 => _ = app.session("sandbox/stop", "s").await,
+            other => panic!("{other}: {problem}"),
+        }
+        crate::support::wait_for("nothing to be left", || {
+            let sessions = app.work_root().join("sessions").read_dir().unwrap();
+            (sessions.count() == 0).then_some(())
+        })
+        .await;
+    }
+    let answer = app.run("s", "1 + 1").await;
+    assert_eq!(answer["output"], "2\n", "{answer}");
+}
