@@ -340,7 +340,7 @@ impl Core {
         if let Some(live) = state.live.clone() {
             if live.kernel.is_connected()
                 || self.is_starting(&live).await
-                || self.wait_for_redial(&live).await
+                || self.dials_again(&live).await?
             {
                 return Ok(live);
             }
@@ -360,6 +360,18 @@ impl Core {
     /// Made by this service and never heard of yet: it may be busy importing SANDBOX_PRELOAD.
     async fn is_starting(&self, live: &Live) -> bool {
         !live.adopted && !live.kernel.has_hung_up() && self.backend().is_alive(&live.handle).await
+    }
+
+    /// False if the sandbox can be given up. One that lives is not, as long as whoever may have to carry its links does not
+    /// answer, or did not when the wait began.
+    async fn dials_again(&self, live: &Live) -> Result<bool, CoreError> {
+        let backend = self.backend();
+        let (checked, connected) = tokio::join!(backend.check(), self.wait_for_redial(live));
+        if !connected && backend.is_alive(&live.handle).await {
+            checked?;
+            backend.check().await?;
+        }
+        Ok(connected)
     }
 
     async fn wait_for_redial(&self, live: &Live) -> bool {

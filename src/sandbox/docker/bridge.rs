@@ -32,7 +32,10 @@ const LINKS_AT_MOST: usize = 80;
 const WAITING_AT_MOST: usize = 64;
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Shorter than a session waits for a sandbox that lives to dial again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A bridge that has lasted so long was not ended by its sandbox over and over.
+const LASTED: Duration = Duration::from_secs(30);
 
 /// The pid from which bridged links reach our own listener.
 pub fn dialling_pid() -> i32 {
@@ -62,7 +65,7 @@ impl Bridge {
                     tracing::debug!(container_id, %error, "a bridge to a sandbox ended");
                 }
                 // Code in the sandbox can end it again and again, and each exec is work for the engine.
-                pause = match started.elapsed() > LONGEST_PAUSE {
+                pause = match started.elapsed() > LASTED {
                     true => FIRST_PAUSE,
                     false => (pause * 2).min(LONGEST_PAUSE),
                 };

@@ -27,6 +27,7 @@ pub enum EngineError {
     Conflict(String),
     #[error("{0}")]
     Refused(String),
+    /// No answer, or none that says anything: an error of its own (5xx).
     #[error("the Docker engine does not answer: {0}")]
     Silent(String),
 }
@@ -40,6 +41,8 @@ impl From<Error> for EngineError {
             } => match status_code {
                 404 => Self::NotFound,
                 409 => Self::Conflict(message),
+                // An engine in trouble says nothing about the object that it was asked about.
+                500.. => Self::Silent(message),
                 _ => Self::Refused(message),
             },
             other => Self::Silent(other.to_string()),
@@ -235,6 +238,21 @@ mod tests {
         assert!(check_limits(&without_pids).unwrap_err().contains("pids"));
         assert!(check_limits(&info(&["name=userns"])).is_err());
         assert!(check_limits(&info(&["name=rootless"])).is_err());
+    }
+
+    #[test]
+    fn only_the_engines_word_that_there_is_none_means_that_a_container_is_gone() {
+        let answered = |status_code| {
+            EngineError::from(Error::DockerResponseServerError {
+                status_code,
+                message: String::new(),
+            })
+        };
+        assert!(matches!(answered(404), EngineError::NotFound));
+        assert!(matches!(answered(400), EngineError::Refused(_)));
+        for status_code in [500, 502, 503] {
+            assert!(matches!(answered(status_code), EngineError::Silent(_)));
+        }
     }
 
     #[test]

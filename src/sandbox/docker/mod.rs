@@ -444,8 +444,9 @@ impl Backend for DockerBackend {
         }
         match self.inner.state(&handle.container_id).await {
             Ok(state) => state.running == Some(true) && state.paused != Some(true),
-            Err(EngineError::Silent(_)) => true,
-            Err(_) => false,
+            Err(EngineError::NotFound) => false,
+            // In doubt it lives.
+            Err(_) => true,
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::docker::{exists, start_with};
@@ -43,6 +44,22 @@ impl EngineProxy {
         format!("unix://{}", self.socket().display())
     }
 
+    /// An address from which the service cannot tell where the engine runs, so that it bridges kernel links over exec.
+    async fn host_far_away(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mood = self.mood.clone();
+        tokio::spawn(async move {
+            loop {
+                let (caller, _) = listener.accept().await.unwrap();
+                if *mood.borrow() != Mood::Gone {
+                    tokio::spawn(pass_on(caller, mood.subscribe()));
+                }
+            }
+        });
+        format!("tcp://{address}")
+    }
+
     fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
@@ -58,7 +75,7 @@ async fn accept(socket: PathBuf, mood: Arc<watch::Sender<Mood>>) {
     }
 }
 
-async fn pass_on(mut caller: UnixStream, mut mood: watch::Receiver<Mood>) {
+async fn pass_on(mut caller: impl AsyncRead + AsyncWrite + Unpin, mut mood: watch::Receiver<Mood>) {
     let mut engine = UnixStream::connect(Path::new("/var/run/docker.sock"))
         .await
         .unwrap();
@@ -181,6 +198,42 @@ async fn case_45_a_restart_while_the_engine_is_away_waits_for_it_and_keeps_the_v
     assert_eq!(
         (&answer["output"], &answer["state"]),
         (&json!("1\n"), &json!("kept"))
+    );
+    assert_eq!(app.container_of("s").await, container);
+    clean_up_without_proxy(&mut app);
+}
+
+#[tokio::test]
+async fn case_45_a_living_sandbox_behind_a_bridge_outlives_an_engine_that_is_away() {
+    let proxy = EngineProxy::start();
+    let host = proxy.host_far_away().await;
+    let mut app = start_with(&[
+        ("DOCKER_HOST", host.as_str()),
+        ("SANDBOX_REAPER_INTERVAL", "1"),
+    ])
+    .await;
+    app.run("s", "x = 41").await;
+    let container = app.container_of("s").await;
+    proxy.set(Mood::Gone);
+    while app.status("s").await.1["kernel_answers"] == true {}
+    let cell = json!({"user_id": "u", "session_id": "s", "code": "x += 1; x"});
+    for _ in 0..2 {
+        let (status, problem) = app.post("/v1/execute", cell.clone()).await;
+        assert_eq!(status.as_u16(), 503, "{problem}");
+    }
+    // Back while somebody waits.
+    let engine_returns = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        proxy.set(Mood::Passing);
+    };
+    let (mut waited, ()) = tokio::join!(app.post("/v1/execute", cell.clone()), engine_returns);
+    if waited.0.as_u16() == 503 {
+        waited = app.post("/v1/execute", cell).await;
+    }
+    assert_eq!(
+        (&waited.1["output"], &waited.1["state"]),
+        (&json!("42\n"), &json!("kept")),
+        "{waited:?}"
     );
     assert_eq!(app.container_of("s").await, container);
     clean_up_without_proxy(&mut app);
