@@ -12,7 +12,7 @@ use axum::Router;
 use super::{Parts, assemble, end_left_sandboxes, lock_work_root, open_work_root, own_data_folder};
 use crate::api;
 use crate::settings::Settings;
-use crate::volume::unmount_all_below;
+use crate::volume::unmount_workspaces;
 use crate::workspace::remove_tree;
 
 pub struct LocalCore {
@@ -76,7 +76,7 @@ impl LocalCore {
         core.shut_down(Duration::ZERO).await;
         core.end_all_sandboxes().await;
         drop(self.parts);
-        let cleared = unmount_all_below(&self.work_root).and_then(|_| match self.is_private {
+        let cleared = unmount_workspaces(&self.work_root).and_then(|_| match self.is_private {
             true => remove_tree(&self.work_root).map(drop),
             false => Ok(()),
         });

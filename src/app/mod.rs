@@ -320,7 +320,7 @@ pub(crate) async fn end_left_sandboxes(
         }
     }
     // The next start mounts them again.
-    crate::volume::unmount_all_below(work_root)?;
+    crate::volume::unmount_workspaces(work_root)?;
     Ok(count)
 }
 

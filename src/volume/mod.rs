@@ -16,12 +16,14 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use disk::HostDisk;
-pub use mounts::unmount_all_below;
+pub use mounts::unmount_workspaces;
 
 use image::{Repair, Template};
 
 const IMAGE: &str = "workspace.img";
 const MOUNT_POINT: &str = "workspace";
+/// How the folder begins in which a start tries whether images can be mounted.
+const TRIAL: &str = "trial-";
 /// After an error nothing more is written: half a file system is worse than one that says no. `discard` gives the host the
 /// room of deleted files back.
 const OPTIONS: &std::ffi::CStr = c"discard,errors=remount-ro";
@@ -77,7 +79,7 @@ impl Volumes {
         }
         let template = Template::prepare(folder, usual_size)?;
         let volumes = Self::Hard(HardVolumes { template });
-        let trial = folder.join(format!("trial-{}", uuid::Uuid::new_v4().simple()));
+        let trial = folder.join(format!("{TRIAL}{}", uuid::Uuid::new_v4().simple()));
         fs::create_dir(&trial)?;
         let tried = volumes
             .provide(&trial, usual_size)

@@ -1,5 +1,5 @@
-//! Every mount below a folder, for those who clean up a whole work root.
-//! Never unmounts what lies elsewhere. Invariant: the innermost goes first.
+//! The workspaces that are mounted below a work root, for those who clean up a whole one.
+//! Never unmounts what somebody else mounted there. Invariant: the innermost goes first.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 
-/// Unmounts all file systems below `root`; gives their number.
-pub fn unmount_all_below(root: &Path) -> io::Result<usize> {
-    let mounts = below(root, &fs::read("/proc/self/mountinfo")?);
+/// Unmounts all workspaces of a work root; gives their number.
+pub fn unmount_workspaces(work_root: &Path) -> io::Result<usize> {
+    let mounts = workspaces(work_root, &fs::read("/proc/self/mountinfo")?);
     for target in mounts.iter().rev() {
         rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
     }
@@ -19,13 +19,31 @@ pub fn unmount_all_below(root: &Path) -> io::Result<usize> {
 }
 
 /// In the order in which they were mounted.
-fn below(root: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
+fn workspaces(work_root: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
     let lines = mountinfo.split(|byte| *byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points = lines.filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let point = fields.nth(4)?;
+        // Optional fields, a dash, the type, the source.
+        let source = fields.skip_while(|field| *field != b"-").nth(2)?;
+        source.starts_with(b"/dev/loop").then_some(point)
+    });
     let paths = points.map(|point| PathBuf::from(OsString::from_vec(unescape(point))));
-    paths
-        .filter(|path| path.starts_with(root) && path != root)
-        .collect()
+    paths.filter(|path| is_workspace(work_root, path)).collect()
+}
+
+/// Whether a session, one of the pool or of the trash, or the trial at a start has its files there.
+fn is_workspace(work_root: &Path, path: &Path) -> bool {
+    let Ok(inner) = path.strip_prefix(work_root) else {
+        return false;
+    };
+    let parts: Option<Vec<&str>> = inner.iter().map(|part| part.to_str()).collect();
+    match parts.unwrap_or_default()[..] {
+        ["sessions", _, _, super::MOUNT_POINT] => true,
+        ["pool" | "trash", _, super::MOUNT_POINT] => true,
+        ["runtime", folder, super::MOUNT_POINT] => folder.starts_with(super::TRIAL),
+        _ => false,
+    }
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -60,14 +78,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_mounts_below_the_folder_are_found_whatever_their_names() {
+    fn only_our_own_workspaces_are_found_whatever_their_names() {
         let table = b"20 1 8:1 / / rw - ext4 /dev/a rw\n\
-            21 20 7:0 / /srv/work rw - ext4 /dev/b rw\n\
-            22 21 7:1 / /srv/work/sessions/a\\040b/workspace rw - ext4 /dev/loop1 rw\n\
-            23 21 7:2 / /srv/workshop/c rw - ext4 /dev/loop2 rw\n";
-        assert_eq!(
-            below(Path::new("/srv/work"), table),
-            [PathBuf::from("/srv/work/sessions/a b/workspace")]
-        );
+            21 20 7:0 / /srv/w\\040ork rw shared:1 - ext4 /dev/loop0 rw\n\
+            22 21 7:1 / /srv/w\\040ork/sessions/a/b/workspace rw shared:2 master:1 - ext4 /dev/loop1 rw\n\
+            23 21 7:2 / /srv/w\\040ork/pool/c/workspace rw - ext4 /dev/loop2 rw\n\
+            24 21 7:3 / /srv/w\\040ork/trash/d/workspace rw - ext4 /dev/loop3 rw\n\
+            25 21 7:4 / /srv/w\\040ork/runtime/trial-e/workspace rw - ext4 /dev/loop4 rw\n\
+            26 21 0:9 / /srv/w\\040ork/sessions/a/c/workspace rw - nfs host:/x rw\n\
+            27 21 7:5 / /srv/w\\040ork/s3 rw - ext4 /dev/loop5 rw\n\
+            28 21 7:6 / /srv/w\\040ork/sessions/a/b/workspace/inner rw - ext4 /dev/loop6 rw\n\
+            29 21 7:7 / /srv/workshop/sessions/a/b/workspace rw - ext4 /dev/loop7 rw\n";
+        let found = workspaces(Path::new("/srv/w ork"), table);
+        let inner = [
+            "sessions/a/b/workspace",
+            "pool/c/workspace",
+            "trash/d/workspace",
+            "runtime/trial-e/workspace",
+        ];
+        let expected = inner.map(|inner| Path::new("/srv/w ork").join(inner));
+        assert_eq!(found, expected);
     }
 }

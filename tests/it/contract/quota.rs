@@ -299,3 +299,18 @@ async fn a_workspace_beyond_repair_is_put_aside_and_what_is_stored_of_it_comes_b
     assert_eq!(answer["output"], "'stored'\n", "{answer}");
     assert!(image.with_extension("img.broken").exists());
 }
+
+#[tokio::test]
+async fn a_purge_unmounts_workspaces_and_leaves_what_others_mounted() {
+    let mut app = start(&[]).await;
+    app.run("s", "1").await;
+    let foreign = app.work_root().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("foreign", &foreign, "tmpfs", flags, None).unwrap();
+    app.kill();
+    app.purge();
+    let left = app.mounts();
+    rustix::mount::unmount(&foreign, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(left, [foreign]);
+}
