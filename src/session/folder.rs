@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
@@ -250,9 +251,23 @@ pub fn prepare_work_root(work_root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Deletes what is in the trash. Returns at once if somebody is at it, who then looks again; what falls in between is the
+/// reaper's next look.
 pub fn empty_trash(work_root: &Path) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    static LOOK_AGAIN: AtomicBool = AtomicBool::new(true);
+    LOOK_AGAIN.store(true, Ordering::Release);
+    let _turn = match ONE_AT_A_TIME.try_lock() {
+        Ok(turn) => turn,
+        Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+        Err(TryLockError::WouldBlock) => return,
+    };
+    while LOOK_AGAIN.swap(false, Ordering::AcqRel) {
+        delete_what_is_in_the_trash(work_root);
+    }
+}
+
+fn delete_what_is_in_the_trash(work_root: &Path) {
     let Ok(entries) = fs::read_dir(trash_root(work_root)) else {
         return;
     };

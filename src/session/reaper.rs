@@ -39,38 +39,52 @@ impl Suspects {
 }
 
 impl Core {
-    /// Runs until the service ends.
+    /// Runs until the service ends. A store that hangs holds up what needs it, and nothing else.
     pub(super) async fn reap_for_ever(&self) {
+        tokio::join!(
+            self.at_each_interval(|| self.look_at_sandboxes()),
+            self.at_each_interval(|| self.for_each_session(|session| self.expire_if_due(session))),
+            self.at_each_interval(|| self.catch_up_with_the_store()),
+        );
+    }
+
+    async fn at_each_interval<F: Future<Output = ()>>(&self, look: impl Fn() -> F) {
         let mut ticks = tokio::time::interval(self.parts.sandbox.reaper_interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.reap_once().await;
+            look().await;
         }
     }
 
-    async fn reap_once(&self) {
-        let sessions = futures_util::stream::iter(self.registry.all());
-        let looks = sessions.for_each_concurrent(SESSIONS_AT_ONCE, |session| async move {
-            self.look_after(&session).await
-        });
-        looks.await;
+    async fn for_each_session<F: Future<Output = ()>>(&self, look: impl Fn(Arc<Session>) -> F) {
+        let sessions = self.registry.all().into_iter();
+        let open = sessions.filter(|session| !session.is_closed());
+        futures_util::stream::iter(open)
+            .for_each_concurrent(SESSIONS_AT_ONCE, look)
+            .await;
+    }
+
+    async fn look_at_sandboxes(&self) {
+        self.for_each_session(|session| async move { self.drop_dead_sandbox(&session).await })
+            .await;
         self.remove_orphans().await;
-        self.delete_due_objects().await;
         let work_root = self.parts.work_root.clone();
-        let _emptied = tokio::task::spawn_blocking(move || folder::empty_trash(&work_root)).await;
+        // Not waited for: a large workspace takes long to delete.
+        tokio::task::spawn_blocking(move || folder::empty_trash(&work_root));
     }
 
-    async fn look_after(&self, session: &Arc<Session>) {
-        if session.is_closed() {
+    async fn catch_up_with_the_store(&self) {
+        self.for_each_session(|session| async move { self.catch_up(&session).await })
+            .await;
+        self.delete_due_objects().await;
+    }
+
+    async fn expire_if_due(&self, session: Arc<Session>) {
+        if !self.is_expired(&session) {
             return;
         }
-        if !self.is_expired(session) {
-            self.drop_dead_sandbox(session).await;
-            self.catch_up(session).await;
-            return;
-        }
-        if let Err(error) = self.expire(session).await {
+        if let Err(error) = self.expire(&session).await {
             tracing::error!(session = %session.key, ?error, "an expired session could not be removed");
         }
     }
@@ -106,6 +120,9 @@ impl Core {
 
     /// Tries again to store what could not be stored, unless a cell is running, whose end will do it.
     async fn catch_up(&self, session: &Arc<Session>) {
+        if self.is_expired(session) {
+            return;
+        }
         let Ok(_turn) = session.turn.try_lock() else {
             return;
         };

@@ -365,3 +365,34 @@ fn all_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
         }
     }
 }
+
+#[tokio::test]
+async fn case_46_a_store_that_hangs_does_not_keep_the_reaper_from_its_other_work() {
+    let (root, port) = (tempfile::tempdir().unwrap(), free_port());
+    let s3 = OutsideS3::start(root.path(), port).await;
+    let mut app = app_on(port, &[]).await;
+    app.run("s", "open('f', 'w').write('x')").await;
+    let meta = app.only_workspace().parent().unwrap().join("meta.json");
+    let meta: serde_json::Value = serde_json::from_slice(&std::fs::read(meta).unwrap()).unwrap();
+    app.kill();
+    s3.end().await;
+    // Connections stand and nothing comes back. What is taken over has to be synced at the first look.
+    let address = format!("127.0.0.1:{port}");
+    let _hangs = wait_for("the port", || std::net::TcpListener::bind(&address).ok()).await;
+    app.launch().await;
+    wait_for_a_look(&app).await;
+    let init = meta["sandbox"]["init_pid"].as_i64().unwrap() as i32;
+    let init = rustix::process::Pid::from_raw(init).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
+    wait_for("the dead sandbox to go", || {
+        app.containers().is_empty().then_some(())
+    })
+    .await;
+}
+
+/// The reaper looks at the trash after everything else that does not need the store.
+async fn wait_for_a_look(app: &TestApp) {
+    let rubbish = app.work_root().join("trash/rubbish");
+    std::fs::create_dir(&rubbish).unwrap();
+    wait_for("the reaper", || (!rubbish.exists()).then_some(())).await;
+}
