@@ -13,13 +13,13 @@ use include_dir::{Dir, include_dir};
 use sha2::{Digest, Sha256};
 
 use super::host_name;
-use crate::sandbox::Backend;
 use crate::sandbox::docker::{
     self, Deployment, DockerBackend, DockerConfig, Engine, SharedFolders,
 };
 use crate::sandbox::embedded::{
     self, EmbeddedBackend, EmbeddedConfig, Python, install_kernel, packages,
 };
+use crate::sandbox::{Backend, ListedSandbox};
 use crate::session;
 use crate::settings::{BackendChoice, Settings};
 use crate::workspace::Owner;
@@ -139,7 +139,7 @@ async fn end_what_others_left(
         if backend.name() == chosen {
             continue;
         }
-        for handle in backend.list().await? {
+        for ListedSandbox { handle, .. } in backend.list().await? {
             tracing::warn!(
                 container = handle.container_id,
                 backend = backend.name(),

@@ -315,8 +315,8 @@ pub(crate) async fn end_left_sandboxes(
 ) -> anyhow::Result<usize> {
     let mut count = 0;
     for backend in backend::all(settings, work_root).await? {
-        for handle in backend.list().await? {
-            count += usize::from(backend.remove(&handle).await?);
+        for listed in backend.list().await? {
+            count += usize::from(backend.remove(&listed.handle).await?);
         }
     }
     // The next start mounts them again.

@@ -9,6 +9,7 @@ mod inside;
 mod process;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,24 @@ impl SandboxHandle {
     }
 }
 
+/// A sandbox as its backend lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedSandbox {
+    pub handle: SandboxHandle,
+    /// Since it was made, by the wall clock; nothing if that was set back.
+    pub age: Duration,
+}
+
+impl ListedSandbox {
+    fn new(handle: SandboxHandle, made: Option<SystemTime>) -> Self {
+        let age = made.and_then(|made| made.elapsed().ok());
+        Self {
+            handle,
+            age: age.unwrap_or_default(),
+        }
+    }
+}
+
 /// Handles that an early version wrote do not say who made them; there was only one backend then.
 fn first_backend() -> String {
     embedded::NAME.to_owned()
@@ -139,7 +158,7 @@ pub trait Backend: Send + Sync {
     /// Kills and removes; returns when no process of the sandbox is left. False if it was already gone.
     async fn remove(&self, handle: &SandboxHandle) -> Result<bool, BackendError>;
     /// Every sandbox of this deployment and node that this backend knows of, alive or dead.
-    async fn list(&self) -> Result<Vec<SandboxHandle>, BackendError>;
+    async fn list(&self) -> Result<Vec<ListedSandbox>, BackendError>;
     /// Waits for news of sandboxes that ended behind our back. For one listener.
     async fn next_ended(&self) -> Ended;
 }

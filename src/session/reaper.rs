@@ -1,6 +1,7 @@
 //! The regular look for what has had its time: expired sessions, dead and ownerless sandboxes, stored files to delete,
 //! syncs to try again. Never touches what it does not own or what is in use.
-//! Invariant: a sandbox is removed as an orphan only if every look during a grace period found it without an owner.
+//! Invariant: a sandbox is removed as an orphan only if it is older than a grace period and two looks, a moment apart, found it
+//! without an owner.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -11,26 +12,29 @@ use futures_util::StreamExt;
 use super::clock::now_ms;
 use super::registry::Session;
 use super::{Core, folder, tombstone};
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::{ListedSandbox, SandboxHandle};
 
 /// A slow store must not put off the end of one session because of another.
 const SESSIONS_AT_ONCE: usize = 8;
-/// How long a sandbox must have been without an owner before it is removed.
+/// How old a sandbox must be, or how long known to be without an owner, before it is removed.
 const ORPHAN_GRACE: Duration = Duration::from_secs(10);
+/// One that is just changing hands has its owner by then.
+const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 
-/// Sandboxes that nobody owns, by container id, and since when.
+/// Sandboxes that nobody owns, by container id, and when they were first seen.
 #[derive(Default)]
 pub struct Suspects(HashMap<String, Instant>);
 
 impl Suspects {
-    /// Takes the result of one look; gives those whose time is up. One that has an owner again starts anew.
-    fn due(&mut self, ownerless: Vec<SandboxHandle>, now: Instant) -> Vec<SandboxHandle> {
+    /// Takes the result of one look; gives those whose time is up. It runs since they were made, or since they were first
+    /// seen here if the clock by which they were made is ahead.
+    fn due(&mut self, ownerless: Vec<ListedSandbox>, now: Instant) -> Vec<SandboxHandle> {
         let known = std::mem::take(&mut self.0);
         let mut due = Vec::new();
-        for handle in ownerless {
+        for ListedSandbox { handle, age } in ownerless {
             let since = known.get(&handle.container_id).copied().unwrap_or(now);
             self.0.insert(handle.container_id.clone(), since);
-            if now.duration_since(since) >= ORPHAN_GRACE {
+            if age.max(now.duration_since(since)) >= ORPHAN_GRACE {
                 due.push(handle);
             }
         }
@@ -147,13 +151,17 @@ impl Core {
         let owned = self.owned_containers().await;
         let ownerless = containers
             .into_iter()
-            .filter(|handle| !owned.contains(&handle.container_id))
+            .filter(|listed| !owned.contains(&listed.handle.container_id))
             .collect();
         let due = self
             .suspects
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .due(ownerless, Instant::now());
+        if due.is_empty() {
+            return;
+        }
+        tokio::time::sleep(SECOND_LOOK_AFTER).await;
         for handle in due {
             // Looked at again just before the deed: it may have found its owner meanwhile.
             if self.owned_containers().await.contains(&handle.container_id) {
@@ -207,26 +215,33 @@ mod tests {
         }
     }
 
+    fn listed(id: &str, age_secs: u64) -> ListedSandbox {
+        ListedSandbox {
+            handle: handle(id),
+            age: Duration::from_secs(age_secs),
+        }
+    }
+
     #[test]
-    fn an_orphan_is_due_only_after_the_grace_period_and_never_with_an_owner_in_between() {
+    fn an_orphan_is_due_after_the_grace_period_and_never_with_an_owner_in_between() {
         let mut suspects = Suspects::default();
         let start = Instant::now();
         let at = |secs: u64| start + Duration::from_secs(secs);
-        assert!(suspects.due(vec![handle("a")], at(0)).is_empty());
-        assert!(
-            suspects
-                .due(vec![handle("a"), handle("b")], at(9))
-                .is_empty()
-        );
-        assert_eq!(
-            suspects.due(vec![handle("a"), handle("b")], at(10)),
-            [handle("a")]
-        );
+        // The clock by which they were made says nothing of use.
+        let look = |ids: &[&str]| ids.iter().map(|id| listed(id, 0)).collect();
+        assert!(suspects.due(look(&["a"]), at(0)).is_empty());
+        assert!(suspects.due(look(&["a", "b"]), at(9)).is_empty());
+        assert_eq!(suspects.due(look(&["a", "b"]), at(10)), [handle("a")]);
         // Owned for one look: its time starts anew.
-        assert!(suspects.due(vec![handle("b")], at(11)).is_empty());
-        assert_eq!(
-            suspects.due(vec![handle("a"), handle("b")], at(20)),
-            [handle("b")]
-        );
+        assert!(suspects.due(look(&["b"]), at(11)).is_empty());
+        assert_eq!(suspects.due(look(&["a", "b"]), at(20)), [handle("b")]);
+    }
+
+    #[test]
+    fn an_orphan_that_is_old_when_it_is_first_seen_is_due_at_once() {
+        let mut suspects = Suspects::default();
+        let now = Instant::now();
+        let found = vec![listed("young", 9), listed("old", 10)];
+        assert_eq!(suspects.due(found, now), [handle("old")]);
     }
 }

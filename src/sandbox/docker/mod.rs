@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bollard::query_parameters::{
@@ -27,7 +27,9 @@ use self::body::Surroundings;
 use self::bridge::Bridge;
 use self::engine::{EngineError, QUICK, SLOW, within};
 use super::cgroup::Hierarchy;
-use super::{Backend, BackendError, Ended, SandboxHandle, SandboxSpec, Usage, inside, process};
+use super::{
+    Backend, BackendError, Ended, ListedSandbox, SandboxHandle, SandboxSpec, Usage, inside, process,
+};
 
 pub use self::body::SharedFolders;
 pub use self::engine::Engine;
@@ -477,7 +479,7 @@ impl Backend for DockerBackend {
             .map_err(|error| error.into_backend_error(failed))
     }
 
-    async fn list(&self) -> Result<Vec<SandboxHandle>, BackendError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, BackendError> {
         let filters = self.inner.around.deployment.filters();
         let options = ListContainersOptionsBuilder::new()
             .all(true)
@@ -495,10 +497,13 @@ impl Backend for DockerBackend {
             init_pid: 0,
             init_start_ticks: 0,
         };
+        let made = |seconds: i64| Some(UNIX_EPOCH + Duration::from_secs(seconds.try_into().ok()?));
         Ok(found
             .into_iter()
-            .filter_map(|container| container.id)
-            .map(handle)
+            .filter_map(|found| {
+                let handle = handle(found.id?);
+                Some(ListedSandbox::new(handle, found.created.and_then(made)))
+            })
             .collect())
     }
 

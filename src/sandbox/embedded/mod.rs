@@ -25,7 +25,9 @@ use async_trait::async_trait;
 
 use super::cgroup::{self, Hierarchy};
 use super::process::Process;
-use super::{Backend, BackendError, Ended, Limits, SandboxHandle, SandboxSpec, Usage};
+use super::{
+    Backend, BackendError, Ended, Limits, ListedSandbox, SandboxHandle, SandboxSpec, Usage,
+};
 
 pub use self::helper::{SUBCOMMAND, run_helper};
 pub use self::kernel_files::{InstallError, install_kernel};
@@ -287,7 +289,7 @@ impl Backend for EmbeddedBackend {
             })
     }
 
-    async fn list(&self) -> Result<Vec<SandboxHandle>, BackendError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, BackendError> {
         record::read_all(&self.inner.config.state_root).map_err(unavailable)
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::{ListedSandbox, SandboxHandle};
 
 /// The container's init, as the helper reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub fn write_init(container_dir: &Path, init: &Init) -> std::io::Result<()> {
 }
 
 /// Every recorded sandbox. One that never got an init has pid 0, which is never alive.
-pub fn read_all(state_root: &Path) -> std::io::Result<Vec<SandboxHandle>> {
+pub fn read_all(state_root: &Path) -> std::io::Result<Vec<ListedSandbox>> {
     let mut sandboxes = Vec::new();
     for entry in std::fs::read_dir(state_root)? {
         let container_dir = entry?.path();
@@ -45,12 +45,16 @@ pub fn read_all(state_root: &Path) -> std::io::Result<Vec<SandboxHandle>> {
             continue;
         }
         let init = read::<Init>(&container_dir.join("init.json"));
-        sandboxes.push(SandboxHandle {
+        let handle = SandboxHandle {
             backend: super::NAME.to_owned(),
             container_id: container_id.to_owned(),
             init_pid: init.map_or(0, |init| init.pid),
             init_start_ticks: init.map_or(0, |init| init.start_ticks),
-        });
+        };
+        // Written first, and never again.
+        let config = std::fs::metadata(container_dir.join("config.json"));
+        let made = config.and_then(|config| config.modified()).ok();
+        sandboxes.push(ListedSandbox::new(handle, made));
     }
     Ok(sandboxes)
 }
@@ -92,7 +96,8 @@ mod tests {
         )
         .unwrap();
         std::fs::create_dir(&half).unwrap();
-        let mut all = read_all(root.path()).unwrap();
+        let all = read_all(root.path()).unwrap().into_iter();
+        let mut all: Vec<SandboxHandle> = all.map(|listed| listed.handle).collect();
         all.sort_by(|one, other| one.container_id.cmp(&other.container_id));
         assert_eq!(
             (
