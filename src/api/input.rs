@@ -83,12 +83,13 @@ impl<S: Send + Sync> FromRequestParts<S> for PathPart {
     }
 }
 
-/// A JSON body that may be left out, if all that it can say has a default.
+/// A JSON body that may be left out, its type too, if all that it can say has a default.
 pub async fn json_or_nothing<T: DeserializeOwned + Default>(
     request: Request,
     state: &Shared,
 ) -> Result<T, Problem> {
-    if request.body().is_end_stream() {
+    let says_nothing = !request.headers().contains_key(header::CONTENT_TYPE);
+    if says_nothing && request.body().is_end_stream() {
         return Ok(T::default());
     }
     JsonBody::from_request(request, state)

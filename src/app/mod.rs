@@ -37,6 +37,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 /// After that, what is left of a request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Where another work root will do as well.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_millis(100);
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -85,10 +86,10 @@ pub async fn run(
     Ok(())
 }
 
-/// Serves MCP on standard input and output, with a core of its own, until the client hangs up.
-pub async fn run_mcp(settings: Settings) -> anyhow::Result<()> {
-    let work_root = open_work_root(&settings.work_root)?;
-    let _lock = lock_work_root(&work_root).await?;
+/// Serves MCP on standard input and output, with a core of its own, until the client hangs up. It takes the first of
+/// `work_roots` that nobody holds, so that whoever comes back alone finds what it left.
+pub async fn run_mcp(settings: Settings, work_roots: &[PathBuf]) -> anyhow::Result<()> {
+    let (work_root, _lock) = lock_first_free(work_roots).await?;
     let parts = assemble(settings, &work_root).await?;
     let client = api::mcp::Mcp::new(&parts.state, "stdio");
     let service = rmcp::serve_server(client, rmcp::transport::stdio())
@@ -168,15 +169,32 @@ pub(crate) fn open_work_root(path: &Path) -> anyhow::Result<PathBuf> {
         })
 }
 
+async fn lock_first_free(work_roots: &[PathBuf]) -> anyhow::Result<(PathBuf, File)> {
+    let (last, others) = work_roots.split_last().context("no work root to choose")?;
+    for path in others {
+        let work_root = open_work_root(path)?;
+        if let Ok(lock) = lock_within(&work_root, HANDOVER_PATIENCE).await {
+            return Ok((work_root, lock));
+        }
+    }
+    let work_root = open_work_root(last)?;
+    let lock = lock_work_root(&work_root).await?;
+    Ok((work_root, lock))
+}
+
 /// One service per work root. A predecessor that is just ending is waited for.
 pub(crate) async fn lock_work_root(work_root: &Path) -> anyhow::Result<File> {
+    lock_within(work_root, LOCK_PATIENCE).await
+}
+
+async fn lock_within(work_root: &Path, patience: Duration) -> anyhow::Result<File> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
         .open(work_root.join("lock"))?;
-    let deadline = Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + patience;
     while file.try_lock().is_err() {
         if Instant::now() > deadline {
             bail!(
@@ -322,24 +340,6 @@ pub(crate) async fn end_left_sandboxes(
     // The next start mounts them again.
     crate::volume::unmount_workspaces(work_root)?;
     Ok(count)
-}
-
-/// The first of `name`, `name-2`, `name-3`, … whose work root nobody holds, so that whoever comes back alone finds what it left.
-/// One that is just being given up is waited for.
-pub(crate) fn free_folder(parent: &Path, name: &str) -> PathBuf {
-    let is_free = |path: &Path| match File::open(path.join("lock")) {
-        Ok(lock) => lock.try_lock().is_ok(),
-        Err(_) => true,
-    };
-    let first = parent.join(name);
-    let deadline = Instant::now() + HANDOVER_PATIENCE;
-    while !is_free(&first) && Instant::now() < deadline {
-        std::thread::sleep(HANDOVER_PATIENCE / 20);
-    }
-    let others = (2..).map(|number| parent.join(format!("{name}-{number}")));
-    let mut all = std::iter::once(first).chain(others);
-    all.find(|path| is_free(path))
-        .expect("there is no last number")
 }
 
 /// Where programs of this user that carry a core keep theirs, beside any service on this host.

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 
 from . import _native
 from ._exchange import Reply, Request, drain, reply_to
+from ._patience import within
 from .errors import (
     ConnectionFailedError,
     InvalidRequestError,
@@ -172,7 +173,7 @@ class LocalTransport:
             request.sink is None,
         )
         with _translated(request):
-            status, headers, body = await asyncio.wait_for(asked, limit)
+            status, headers, body = await within(asked, limit)
         if not isinstance(body, bytes):
             body = await _read_async(body, request, status, limit)
         return reply_to(request, status, dict(headers), body)
@@ -225,7 +226,7 @@ async def _read_async(body: _native.Body, request: Request, status: int, limit: 
     try:
         while True:
             with _translated(request):
-                chunk = await asyncio.wait_for(_soon(body.next_soon), limit)
+                chunk = await within(_soon(body.next_soon), limit)
             if chunk is None:
                 return b"".join(gathered)
             if sink is None:

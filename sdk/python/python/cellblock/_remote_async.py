@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from ._exchange import NotSent, Reply, Request, drain, reply_to
 from ._files import CHUNK_BYTES
+from ._patience import within
 from ._remote import IDLE_SECONDS, RemoteTransport, Server, translated
 
 MAX_LINE_BYTES = 64 * 1024
@@ -72,7 +73,7 @@ class AsyncRemoteTransport:
         kept = False
         try:
             with translated(self._server, request):
-                status, headers = await asyncio.wait_for(self._exchange(connection, request), limit)
+                status, headers = await within(self._exchange(connection, request), limit)
             body = await self._receive(connection, request, status, headers)
             kept = headers.get("connection", "").lower() != "close"
             return reply_to(request, status, headers, body)
@@ -90,7 +91,7 @@ class AsyncRemoteTransport:
         )
         with translated(server, request):
             try:
-                return _Connection(*await asyncio.wait_for(opening, self._patience))
+                return _Connection(*await within(opening, self._patience))
             except OSError as error:
                 if _is_refusal(error):
                     raise NotSent(str(error)) from None
@@ -156,7 +157,7 @@ class AsyncRemoteTransport:
         chunks = _chunks(connection.reader, headers)
         while True:
             with translated(self._server, request):
-                chunk = await asyncio.wait_for(_next(chunks), limit)
+                chunk = await within(_next(chunks), limit)
             if chunk is None:
                 return b"".join(gathered)
             if sink is None:
