@@ -368,9 +368,13 @@ impl Upload {
         self
     }
 
-    /// Another name than the one that it began with.
+    /// Another name than the one that it began with. One that began in place of a file has taken no room for one more.
     pub fn rename(&mut self, path: WorkspacePath) -> Result<(), CoreError> {
         is_nobody_elses(&path)?;
+        let is_there = |path| self.session.workspace.facts(path).is_ok();
+        if is_there(&self.path) && !is_there(&path) {
+            self.room.take_file()?;
+        }
         let led = self.session.workspace.lead_to(&mut self.new_file, &path);
         led.map_err(|error| no_way_to(&self.session, error))?;
         self.path = path;

@@ -40,7 +40,7 @@ pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Jso
                     let text = "session_id: missing; send it before the file";
                     return Err(Refusal::bad_request(text.to_owned()));
                 };
-                taken = Some(take(&state, facts, field).await?);
+                taken = Some(take(&state, facts, name.as_deref(), field).await?);
             }
             "file" => return Err(Refusal::bad_request("file: one file at a time".to_owned())),
             _ => {}
@@ -61,7 +61,7 @@ pub async fn upload(State(state): State<Shared>, request: Request) -> Result<Jso
         None => own_name?,
     };
     if let Err(error) = upload.rename(name) {
-        return Err(Refusal::of_session(error, handle(&facts)));
+        return Err(over_limit(&state, &facts, error, upload.written_bytes()).await);
     }
     let size_bytes = upload.written_bytes();
     let stored = state.core.finish_upload(upload).await;
@@ -90,12 +90,14 @@ struct Taken {
 async fn take(
     state: &Shared,
     facts: &SessionFacts,
+    given: Option<&str>,
     mut field: Field<'_>,
 ) -> Result<Taken, Refusal> {
     let own_name = file_name(field.file_name().unwrap_or_default());
-    let begins_as = match &own_name {
-        Ok(name) => name.clone(),
-        Err(_) => path(NAMELESS)?,
+    let begins_as = match (given, &own_name) {
+        (Some(given), _) => path(given)?,
+        (None, Ok(name)) => name.clone(),
+        (None, Err(_)) => path(NAMELESS)?,
     };
     let max_bytes = state.settings.dialects.max_file_bytes;
     let mut upload = match state.core.begin_upload(&facts.ids, begins_as).await {

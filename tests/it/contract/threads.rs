@@ -313,6 +313,27 @@ async fn upload_file_takes_a_name_that_comes_after_the_file() {
 }
 
 #[tokio::test]
+async fn a_given_name_makes_no_file_more_than_allowed_and_may_replace_one() {
+    let app = TestApp::start_with(&[("MAX_TOTAL_FILES", "2")]).await;
+    let session = open(&app, "t").await;
+    for name in ["a", "b"] {
+        assert_eq!(upload(&app, &session, name, None, b"1").await.0, 200);
+    }
+    let full =
+        json!({"error": "Workspace file count limit exceeded", "max_files": 2, "current_files": 2});
+    let (status, refused) = upload(&app, &session, "a", Some("c"), b"2").await;
+    assert_eq!((status.as_u16(), &refused), (507, &full));
+    let part = reqwest::multipart::Part::bytes(b"2".to_vec()).file_name("a");
+    let form = reqwest::multipart::Form::new().text("session_id", session.clone());
+    let form = form.part("file", part).text("filename", "c");
+    let request = app.client.post(format!("{}/upload_file", app.base));
+    let (status, refused) = answer(request.multipart(form)).await;
+    assert_eq!((status.as_u16(), &refused), (507, &full), "named last");
+    assert_eq!(upload(&app, &session, "x", Some("b"), b"3").await.0, 200);
+    assert_eq!(output(&app, &session, "cat a b; ls").await, "13a\nb\n");
+}
+
+#[tokio::test]
 async fn what_one_dialect_handed_out_is_no_session_in_another() {
     let app = TestApp::start().await;
     let session = open(&app, "t").await;
