@@ -12,6 +12,7 @@
 //! Invariant: one session has at most one sandbox, one running cell, and one folder; a closed session is
 //! gone from disk before the same ids can open a new one.
 
+mod adoption;
 mod answer;
 mod background;
 mod cell;

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -22,6 +22,8 @@ pub use files::{FileFacts, NewFile, OpenedFile};
 pub use walk::{WalkBudget, WalkReport, is_internal};
 
 const ROOT_MODE: u32 = 0o755;
+/// Whom no permissions shut out. Asked once: every walk wants to know.
+static IS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
 
 /// The files of one session.
 #[derive(Debug)]
@@ -82,9 +84,11 @@ impl Workspace {
 
     /// Makes sure that what is in the workspace can be seen, whatever permissions code in the sandbox left on it.
     fn open_up(&self) -> io::Result<()> {
+        if *IS_ROOT {
+            return Ok(());
+        }
         let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
-        let mode = rustix::fs::fstat(&*root)?.st_mode;
-        if !is_closed_to_us(mode) {
+        if !is_closed_to_us(rustix::fs::fstat(&*root)?.st_mode) {
             return Ok(());
         }
         Ok(rustix::fs::fchmod(&*root, Mode::from_raw_mode(ROOT_MODE))?)
@@ -103,7 +107,7 @@ impl Workspace {
 
 /// Whether a folder of this mode keeps its owner, who we are unless we are root, from seeing all of it.
 fn is_closed_to_us(mode: u32) -> bool {
-    !Mode::from_raw_mode(mode).contains(Mode::RWXU) && !rustix::process::geteuid().is_root()
+    !*IS_ROOT && !Mode::from_raw_mode(mode).contains(Mode::RWXU)
 }
 
 fn open_root(path: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
