@@ -25,6 +25,8 @@ START_LIMIT_SECS=60
 DEGRADED_LIMIT_SECS=20
 STOP_LIMIT_SECS=30
 LOG_LIMIT_BYTES=$((50 * 1024 * 1024))
+# For each target, in a run of all tests.
+FUZZ_SECONDS=4
 # What the last test runs said; the table of the attack battery is made from it.
 TEST_LOGS=$CARGO_TARGET_DIR/battery
 
@@ -387,7 +389,9 @@ lint_rust() {
         skip "cargo fmt: not installed (rustup component add rustfmt)"
     fi
     if cargo clippy --version >/dev/null 2>&1; then
-        step "cargo clippy" cargo clippy --workspace --all-targets -- -D warnings || true
+        local left_out=()
+        has_cpp_compiler || left_out=(--exclude cellblock-fuzz)
+        step "cargo clippy" cargo clippy --workspace "${left_out[@]}" --all-targets -- -D warnings || true
     else
         skip "cargo clippy: not installed (rustup component add clippy)"
     fi
@@ -405,7 +409,7 @@ lint_python() {
 
 lint_shell() {
     if command -v shellcheck >/dev/null; then
-        step "shellcheck" shellcheck ctl.sh .ci/run sandbox-image/build.sh || true
+        step "shellcheck" shellcheck ctl.sh .ci/run fuzz/instrumented sandbox-image/build.sh || true
     else
         skip "shellcheck: not installed (apt-get install shellcheck)"
     fi
@@ -536,6 +540,41 @@ cmd_battery() {
     finish "battery: every case holds"
 }
 
+# Coverage-guided fuzzing of everything pure that reads hostile bytes: each target for $1 seconds. New inputs that reach new code are
+# kept for the next run; one that breaks a property joins the corpus, where it is tried first ever after.
+fuzz_targets() {
+    local seconds=$1 program=$CARGO_TARGET_DIR/debug/cellblock-fuzz folder name log failed=0
+    RUSTC_WORKSPACE_WRAPPER=$ROOT/fuzz/instrumented cargo build --package cellblock-fuzz || return 1
+    log=$(mktemp)
+    for folder in fuzz/corpus/*/; do
+        name=$(basename "$folder")
+        mkdir -p -- "$CACHE/fuzz/$name"
+        if FUZZ_TARGET=$name CELLBLOCK_BINARY=$DEV_BINARY "$program" -max_total_time="$seconds" -timeout=20 \
+            -rss_limit_mb=2048 -max_len=4096 -dict="fuzz/dictionaries/$name" -artifact_prefix="$folder"failing- \
+            "$CACHE/fuzz/$name" "$folder" >"$log" 2>&1; then
+            say "  $name: $(grep -o 'DONE.*' "$log")"
+        else
+            failed=1
+            say "  $name: FAILED"
+            tail -n 40 "$log"
+        fi
+    done
+    rm -f -- "$log"
+    return "$failed"
+}
+
+has_cpp_compiler() { command -v c++ >/dev/null || command -v g++ >/dev/null; }
+
+cmd_fuzz() {
+    local seconds=${1:-60}
+    [[ $# -le 1 && $seconds =~ ^[1-9][0-9]*$ ]] || fail "fuzz takes a number of seconds for each target and nothing else"
+    require_tools
+    has_cpp_compiler || fail "libFuzzer is C++: apt-get install g++"
+    step "build" cargo build || finish ""
+    step "fuzz, $seconds s each" fuzz_targets "$seconds" || true
+    finish "fuzz: every property holds"
+}
+
 cmd_test() {
     require_tools
     require_rights test
@@ -552,6 +591,11 @@ cmd_test() {
         rm -f -- "$prepared"
         [[ -n $packages ]] || skip "tests with pandas and matplotlib: the packages could not be installed (no pip or no network)"
         step "cargo test, units" logged units cargo test --lib --bins --test bench || true
+        if has_cpp_compiler; then
+            step "fuzz targets" fuzz_targets "$FUZZ_SECONDS" || true
+        else
+            skip "fuzz targets: no C++ compiler for libFuzzer (apt-get install g++)"
+        fi
         step "cargo test, embedded backend" logged embedded cargo test --test it -- --skip docker:: || true
         local mcp_client=no why="could not be installed (no pip, no network, or Python older than 3.10)"
         if have_python_tool mcp 'mcp>=1.9,<3'; then
@@ -633,6 +677,7 @@ usage: ./ctl.sh <command>
   image      build the sandbox image for the docker backend
   test       lint, then all tests
   battery    the attack battery alone; writes its table into docs/SECURITY.md
+  fuzz       the fuzz targets alone, a minute each (fuzz N: N seconds each)
   lint       cargo fmt, clippy, ruff, shellcheck, licences and sources of dependencies
   bench      measure Cellblock and what could be used instead, into docs/PERFORMANCE.md (bench quick: only show that it works)
   help       this text
@@ -650,6 +695,7 @@ main() {
             "cmd_$command"
             ;;
         logs) cmd_logs "$@" ;;
+        fuzz) cmd_fuzz "$@" ;;
         bench)
             [[ $# -eq 0 || $* == quick ]] || fail "bench takes quick and nothing else"
             cmd_bench "$@"

@@ -25,6 +25,7 @@ ALLOWED = {
     "MIT",
     "MIT-0",
     "MPL-2.0",
+    "NCSA",
     "OpenSSL",
     "Unicode-3.0",
     "Unlicense",

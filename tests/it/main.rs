@@ -7,7 +7,6 @@ mod contract;
 mod docker;
 mod embedded_s3;
 mod faults;
-mod fuzz;
 mod ingestion;
 mod input;
 mod observability;
