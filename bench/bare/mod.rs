@@ -6,3 +6,4 @@ pub mod libcontainer;
 pub mod memory;
 pub mod plain_sdk;
 pub mod raw_repl;
+pub mod run_queue;

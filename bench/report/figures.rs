@@ -63,6 +63,8 @@ pub enum Work {
     AdoptServes,
     AdoptAnswers,
     Beside(Noise),
+    /// The same without the time that those who served it were ready and had no core.
+    BesideOnCore(Noise),
 }
 
 /// What the neighbours of a quiet session do.

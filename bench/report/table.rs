@@ -106,7 +106,7 @@ const TABLES: &[(Work, &str, &str)] = &[
     (
         Work::Beside(Noise::Nobody),
         "A quiet session, no neighbours",
-        "A warm execute every few milliseconds. The tables below: the same while other sandboxes are as loud as they can.",
+        "A warm execute every few milliseconds, in turns with a cell of the raw REPL. The tables below: the same while other sandboxes are as loud as they can.",
     ),
     (
         Work::Beside(Noise::Forks),
@@ -132,6 +132,11 @@ const TABLES: &[(Work, &str, &str)] = &[
         Work::Beside(Noise::All),
         "A quiet session beside all four",
         "As above.",
+    ),
+    (
+        Work::BesideOnCore(Noise::All),
+        "A quiet session beside all four, less its waits for a core",
+        "From the same executes: without the time that the caller's thread, the sandbox's worker, the service's thread and the system's own that delivers packets (`ksoftirqd`) were ready to run and had no core (`/proc/*/schedstat`; of each kind only the thread that waited longest counts).",
     ),
 ];
 

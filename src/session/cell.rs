@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::events::EventSink;
 use super::output::Output;
+use super::quota::QuotaWatch;
 use super::registry::Live;
 use crate::kernel::{CellFrame, CellLink, CellStatus, KernelError};
 use crate::model::execution::{CellError, ExecutionEvent};
@@ -69,8 +70,7 @@ pub struct CellRequest<'a> {
     pub timeout: Duration,
     pub max_output_bytes: usize,
     pub interrupt: Arc<Notify>,
-    /// Says whether the workspace has outgrown its limit.
-    pub over_quota: &'a (dyn Fn() -> bool + Send + Sync),
+    pub quota: &'a QuotaWatch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,6 +236,8 @@ async fn drive(
     let mut phase = Phase::Running;
     let mut deadline = Instant::now() + request.timeout;
     let mut next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
+    // While the worker is at it: nobody waits for this look.
+    request.quota.begin();
     loop {
         let stop = tokio::select! {
             // Frames come last: a flood of them must not keep a deadline or an interrupt from being seen.
@@ -243,7 +245,7 @@ async fn drive(
             () = sleep_until(deadline.min(next_quota_check)) => match phase {
                 Phase::Running if Instant::now() < deadline => {
                     next_quota_check = Instant::now() + QUOTA_CHECK_INTERVAL;
-                    if !(request.over_quota)() { continue }
+                    if !request.quota.is_exceeded() { continue }
                     Cause::Quota
                 }
                 Phase::Running => Cause::Timeout,

@@ -138,7 +138,7 @@ impl Core {
             timeout: command.timeout,
             max_output_bytes: self.parts.files.max_output_bytes,
             interrupt,
-            over_quota: &|| quota.is_exceeded(),
+            quota: &quota,
         };
         let span = tracing::debug_span!("kernel", session = %session.key);
         let run = cell::run_cell(live, request, events).instrument(span).await;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 use serde::{Deserialize, Serialize};
+use tokio::task::block_in_place;
 
 use super::clock::HostMoment;
 use crate::model::ids::{SessionIds, SessionKey};
@@ -117,8 +118,10 @@ impl SessionFolder {
             .recursive(true)
             .mode(0o700)
             .create(parent)?;
-        fs::rename(&self.path, &target.path)?;
-        File::open(parent)?.sync_all()
+        block_in_place(|| {
+            fs::rename(&self.path, &target.path)?;
+            File::open(parent)?.sync_all()
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -184,14 +187,16 @@ impl SessionFolder {
     /// Not forced to disk: a lost manifest only means that files are hashed again.
     pub fn write_manifest(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.path.join("manifest.json.tmp");
-        fs::write(&temporary, bytes)?;
-        fs::rename(&temporary, self.path.join("manifest.json"))
+        block_in_place(|| {
+            fs::write(&temporary, bytes)?;
+            fs::rename(&temporary, self.path.join("manifest.json"))
+        })
     }
 
     /// Takes the folder out of sight at once; `empty_trash` deletes it. False if there was none.
     pub fn move_to_trash(&self, work_root: &Path) -> io::Result<bool> {
         let target = trash_root(work_root).join(uuid::Uuid::new_v4().simple().to_string());
-        match fs::rename(&self.path, target) {
+        match block_in_place(|| fs::rename(&self.path, target)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
@@ -346,11 +351,14 @@ pub fn tombstones_root(work_root: &Path) -> PathBuf {
     work_root.join("tombstones")
 }
 
+/// While another sandbox keeps the disk busy this takes long; whoever else is served by this thread must not wait for it.
 pub fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = folder.join(format!("{name}.tmp"));
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, folder.join(name))?;
-    File::open(folder)?.sync_all()
+    block_in_place(|| {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, folder.join(name))?;
+        File::open(folder)?.sync_all()
+    })
 }

@@ -22,6 +22,7 @@ use crate::metrics::METRICS;
 use crate::model::ids::{SessionIds, SessionKey};
 use crate::sandbox::{Limits, SandboxHandle, SandboxSpec};
 use crate::store::SessionPrefix;
+use crate::volume;
 use crate::workspace::Workspace;
 
 /// How long a living sandbox may take to dial back after a restart of the service.
@@ -179,6 +180,7 @@ impl Core {
             ids: meta.ids.clone(),
             prefix: SessionPrefix::new(&self.parts.s3.prefix_root, &key),
             key,
+            has_volume: volume::is_hard(folder.path()),
             folder,
             workspace: Arc::new(workspace),
             meta: Mutex::new(meta),

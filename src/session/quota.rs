@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Core;
 use super::registry::Session;
-use crate::volume::{self, HostDisk};
+use crate::volume::HostDisk;
 use crate::workspace::{Room, WalkBudget};
 
 /// Code that has written less since it began is not what fills the disk.
@@ -18,7 +18,7 @@ pub struct QuotaWatch {
     session: Arc<Session>,
     budget: WalkBudget,
     /// What its volume had left at the beginning; none if it has none.
-    room_before: Option<Room>,
+    room_before: OnceLock<Option<Room>>,
     disk: HostDisk,
     /// What a workspace without a volume held at the first look.
     held_before: Arc<OnceLock<u64>>,
@@ -28,11 +28,10 @@ pub struct QuotaWatch {
 
 impl QuotaWatch {
     pub fn new(core: &Core, session: &Arc<Session>) -> Self {
-        let is_hard = volume::is_hard(session.folder.path());
         Self {
             session: session.clone(),
             budget: core.walk_budget(session),
-            room_before: is_hard.then(|| session.workspace.room()).flatten(),
+            room_before: OnceLock::new(),
             disk: core.parts.disk.clone(),
             held_before: Arc::default(),
             exceeded: Arc::default(),
@@ -40,9 +39,23 @@ impl QuotaWatch {
         }
     }
 
+    /// The cell has begun: what it writes from now on counts.
+    pub fn begin(&self) {
+        self.room_before();
+    }
+
+    fn room_before(&self) -> Option<&Room> {
+        let look = || {
+            self.session
+                .has_volume
+                .then(|| self.session.workspace.room())
+        };
+        self.room_before.get_or_init(|| look().flatten()).as_ref()
+    }
+
     /// What the last look said; starts the next one.
     pub fn is_exceeded(&self) -> bool {
-        match &self.room_before {
+        match self.room_before() {
             Some(before) => self.fills_the_disk(before),
             None => self.has_outgrown_its_limit(),
         }

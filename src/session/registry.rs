@@ -38,6 +38,8 @@ pub struct Session {
     pub folder: SessionFolder,
     pub prefix: SessionPrefix,
     pub workspace: Arc<Workspace>,
+    /// Its workspace is a file system of its own, which limits it.
+    pub has_volume: bool,
     pub meta: Mutex<Meta>,
     pub born: SteadyMs,
     pub last_activity: Activity,

@@ -9,7 +9,6 @@ use super::clock::now_ms;
 use super::error::CoreError;
 use super::registry::Session;
 use crate::model::ids::SessionIds;
-use crate::volume;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionStatus {
@@ -99,7 +98,7 @@ impl Core {
             cpu_seconds: usage.cpu_seconds,
             files: report.total_files,
             size_bytes: report.total_bytes,
-            quota: match volume::is_hard(session.folder.path()) {
+            quota: match session.has_volume {
                 true => "hard",
                 false => "soft",
             },

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -29,6 +29,8 @@ static IS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_
 #[derive(Debug)]
 pub struct Workspace {
     root: RwLock<OwnedFd>,
+    /// Held by whoever reads the folder through `root` itself, whose position all would share.
+    reads_root: Mutex<()>,
     path: PathBuf,
     owner: Option<Owner>,
 }
@@ -66,6 +68,7 @@ impl Workspace {
         }
         Ok(Self {
             root: RwLock::new(open_root(path, owner)?),
+            reads_root: Mutex::default(),
             path: path.to_owned(),
             owner,
         })

@@ -5,16 +5,21 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use super::{FileFacts, Workspace};
 use crate::model::execution::Skipped;
 use crate::model::path::WorkspacePath;
 
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 const READ_BUFFER_BYTES: usize = 8192;
 /// The clock is looked at once for so many entries.
 const ENTRIES_PER_LOOK: usize = 64;
@@ -66,21 +71,35 @@ impl Workspace {
             },
         };
         self.open_up()?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = self.open_beneath(b".", flags, Mode::empty())?;
-        walk.folder(root, None)?;
+        self.walk_root(&mut walk)?;
         let mut report = walk.report;
         report.files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         apply_limits(&mut report, budget);
         Ok(report)
     }
+
+    /// From the descriptor that is open anyway, unless somebody else is reading through it: most walks find nothing new, and
+    /// opening and closing another one would be half of their work.
+    fn walk_root(&self, walk: &mut Walk) -> io::Result<()> {
+        match self.reads_root.try_lock() {
+            Ok(_until_read) => {
+                let root = self.root.read().unwrap_or_else(PoisonError::into_inner);
+                rustix::fs::seek(&*root, SeekFrom::Start(0))?;
+                walk.folder(root.as_fd(), None)
+            }
+            Err(_) => {
+                let root = self.open_beneath(b".", FOLDER, Mode::empty())?;
+                walk.folder(root.as_fd(), None)
+            }
+        }
+    }
 }
 
 impl Walk {
-    fn folder(&mut self, fd: OwnedFd, path: Option<&WorkspacePath>) -> io::Result<()> {
+    fn folder(&mut self, fd: BorrowedFd<'_>, path: Option<&WorkspacePath>) -> io::Result<()> {
         let mut folders = Vec::new();
         let mut buffer = [MaybeUninit::uninit(); READ_BUFFER_BYTES];
-        let mut entries = RawDir::new(&fd, &mut buffer);
+        let mut entries = RawDir::new(fd, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
@@ -93,12 +112,11 @@ impl Walk {
                 return Ok(());
             }
             self.entries_left -= 1;
-            folders.extend(self.entry(&fd, path, name));
+            folders.extend(self.entry(fd, path, name));
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for path in folders {
-            match rustix::fs::openat(&fd, path.file_name(), flags, Mode::empty()) {
-                Ok(inner) => self.folder(inner, Some(&path))?,
+            match rustix::fs::openat(fd, path.file_name(), FOLDER, Mode::empty()) {
+                Ok(inner) => self.folder(inner.as_fd(), Some(&path))?,
                 Err(Errno::NOENT) => {}
                 Err(_) => self.out_of_sight(path.to_text(), "the folder cannot be opened"),
             }
@@ -121,7 +139,7 @@ impl Walk {
     /// Takes note of one entry; a folder is given back, to be looked into later.
     fn entry(
         &mut self,
-        folder: &OwnedFd,
+        folder: BorrowedFd<'_>,
         path: Option<&WorkspacePath>,
         name: &CStr,
     ) -> Option<WorkspacePath> {
@@ -143,7 +161,7 @@ impl Walk {
             FileType::Directory => {
                 if super::is_closed_to_us(stat.st_mode) {
                     // What is in it counts, and is to be stored. If this fails, opening it will say so.
-                    let _opened_up = super::delete::open_up(folder.as_fd(), name.to_bytes());
+                    let _opened_up = super::delete::open_up(folder, name.to_bytes());
                 }
                 return Some(path);
             }
@@ -216,5 +234,30 @@ fn kind_in_words(kind: FileType) -> &'static str {
         FileType::Fifo => "a FIFO is not a file",
         FileType::Socket => "a socket is not a file",
         _ => "a device is not a file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_at_the_same_time_each_see_every_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..500 {
+            std::fs::write(folder.path().join(format!("file-{number}")), "x").unwrap();
+        }
+        let workspace = Workspace::open(folder.path(), None).unwrap();
+        let budget = WalkBudget {
+            max_files: 1000,
+            max_bytes: 1 << 20,
+            max_time: Duration::from_secs(10),
+        };
+        let walks = || {
+            for _ in 0..50 {
+                assert_eq!(workspace.walk(budget).unwrap().files.len(), 500);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(walks))));
     }
 }
