@@ -136,7 +136,7 @@ const TABLES: &[(Work, &str, &str)] = &[
     (
         Work::BesideOnCore(Noise::All),
         "A quiet session beside all four, less its waits for a core",
-        "From the same executes: without the time that the caller's thread, the sandbox's worker, the service's thread and the system's own that delivers packets (`ksoftirqd`) were ready to run and had no core (`/proc/*/schedstat`; of each kind only the thread that waited longest counts).",
+        "From the same executes: without the time that the caller's thread, the sandbox's worker, the service's thread and the system's own that delivers packets (`ksoftirqd`) were ready to run and had no core (`/proc/*/schedstat`; of the caller's and the sandbox's threads the one that waited longest counts, of the others two: so many a request passes through).",
     ),
 ];
 
