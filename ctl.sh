@@ -629,8 +629,12 @@ cmd_test() {
 
 # Installs what Cellblock is compared with into an environment of its own, one peer at a time: one that cannot be had is left out.
 install_peers() {
-    local environment=$1 peer packages
-    [[ -x $environment/bin/python ]] || python3 -m venv "$environment" || return 1
+    local environment=$1 peer packages interpreter
+    # The one of embedded sandboxes, so that nobody is ahead for being built better.
+    interpreter=$("$RELEASE_BINARY" doctor | sed -nE 's/^ok +python +[0-9.]+ at //p') || true
+    if [[ $(readlink -f "$environment/bin/python") != "${interpreter:-none}" ]]; then
+        "${interpreter:-python3}" -m venv --clear "$environment" || python3 -m venv --clear "$environment" || return 1
+    fi
     while read -r peer; do
         read -ra packages <<<"$peer"
         say "  $peer"

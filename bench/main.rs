@@ -83,6 +83,8 @@ pub struct Bench {
     pub effort: Effort,
     pub results: Results,
     pub owns: Vec<own::Own>,
+    /// The interpreter of embedded sandboxes.
+    pub python: PathBuf,
     pub raw: bare::raw_repl::RawRepl,
     pub peers: Vec<peer::Peer>,
     started: Instant,
@@ -105,7 +107,7 @@ fn measure(folder: &Path, effort: Effort) {
         bench.say(name);
         measure(&mut bench);
     }
-    let machine = machine::description(&bench.peers, bench.has_docker());
+    let machine = machine::description(&bench);
     bench.say("done");
     let text = report::document(&bench.results, &machine);
     println!("\n{text}");
@@ -115,24 +117,27 @@ fn measure(folder: &Path, effort: Effort) {
 }
 
 fn assemble(folder: &Path, effort: Effort) -> Bench {
+    let started = Instant::now();
+    let mut embedded = own::Own::start(folder, Contender::Embedded);
+    let python = embedded.interpreter();
     let mut bench = Bench {
         folder: folder.to_owned(),
         effort,
         results: Results::default(),
-        owns: Vec::new(),
-        raw: bare::raw_repl::RawRepl::start(&folder.join("raw.sock")),
+        owns: vec![embedded],
+        raw: bare::raw_repl::RawRepl::start(&python, &folder.join("raw.sock")),
+        python,
         peers: Vec::new(),
-        started: Instant::now(),
+        started,
     };
-    bench.say("starting Cellblock and its peers");
+    bench.say("starting its peers");
     let image = bare::docker::peers_image(folder);
     if let Err(reason) = &image {
         let all = "everything that needs Docker";
         bench.results.left_out.push(format!("{all}: {reason}"));
     }
-    let backends = [Contender::Embedded, Contender::Docker];
-    for contender in &backends[..1 + usize::from(image.is_ok())] {
-        bench.owns.push(own::Own::start(folder, *contender));
+    if image.is_ok() {
+        bench.owns.push(own::Own::start(folder, Contender::Docker));
     }
     for (contender, script, needs_docker) in peer::SCRIPTS {
         if *needs_docker && image.is_err() {

@@ -50,6 +50,17 @@ impl Own {
     }
 }
 
+impl Own {
+    /// Where the Python of its sandboxes is, which for embedded ones is the same place on the host.
+    pub fn interpreter(&mut self) -> PathBuf {
+        let answer = self
+            .client
+            .run("warm", "import sys; print(sys.executable, end='')");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        PathBuf::from(answer["stdout"].as_str().unwrap())
+    }
+}
+
 fn backend_name(contender: Contender) -> &'static str {
     match contender {
         Contender::Docker => "docker",

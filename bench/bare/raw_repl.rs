@@ -16,8 +16,9 @@ pub struct RawRepl {
 }
 
 impl RawRepl {
-    pub fn start(socket: &Path) -> Self {
-        let mut child = Command::new("python3")
+    /// With the interpreter that Cellblock's sandboxes have: how it was built matters more than anything else here.
+    pub fn start(python: &Path, socket: &Path) -> Self {
+        let mut child = Command::new(python)
             .args(["-I", "-S", PROGRAM])
             .arg(socket)
             .stdin(Stdio::null())

@@ -58,7 +58,10 @@ fn note_memory_of_peers(bench: &mut Bench) {
 fn measure_throughput(bench: &mut Bench, services: &[(Contender, Service)]) {
     let mut parties: Vec<(Contender, Vec<Caller>)> = vec![(Contender::RawSocket, Vec::new())];
     for number in 0..SESSIONS {
-        let mut repl = RawRepl::start(&bench.folder.join(format!("raw-{number}.sock")));
+        let mut repl = RawRepl::start(
+            &bench.python,
+            &bench.folder.join(format!("raw-{number}.sock")),
+        );
         parties[0].1.push(Box::new(move || drop(repl.run(CELL))));
     }
     for (contender, service) in services {

@@ -189,6 +189,7 @@ mod tests {
             executable: "/opt/py/bin/python3".into(),
             prefix: "/opt/py".into(),
             version: (3, 12, 1),
+            has_pip: true,
         };
         let layout = Layout {
             root: Path::new("/host/root"),

@@ -79,7 +79,7 @@ fn prepare_in(
     if let Some(folder) = locate_in(cache, requirements, python) {
         return Ok(folder);
     }
-    if !python.has_pip() {
+    if !python.has_pip {
         return Err(PackagesError::NoPip {
             python: python.executable.clone(),
         });

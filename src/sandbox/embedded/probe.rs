@@ -112,7 +112,7 @@ fn python(requirements: &str) -> Vec<Check> {
     let Ok(python) = found else {
         return checks;
     };
-    let has_pip = python.has_pip();
+    let has_pip = python.has_pip;
     checks.push(Check {
         name: "pip",
         ok: has_pip,
