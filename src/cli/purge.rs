@@ -11,7 +11,7 @@ use crate::app;
 use crate::settings::Settings;
 
 pub fn run() -> ExitCode {
-    let outcome = tokio::runtime::Builder::new_current_thread()
+    let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(anyhow::Error::from)
