@@ -15,6 +15,9 @@ use crate::settings::Settings;
 use crate::volume::unmount_workspaces;
 use crate::workspace::remove_tree;
 
+/// How long executions whose sandbox has ended may take to store what there is.
+const IDLE_PATIENCE: Duration = Duration::from_secs(5);
+
 pub struct LocalCore {
     parts: Parts,
     work_root: PathBuf,
@@ -75,6 +78,7 @@ impl LocalCore {
         let core = self.parts.state.core.clone();
         core.shut_down(Duration::ZERO).await;
         core.end_all_sandboxes().await;
+        core.wait_until_idle(IDLE_PATIENCE).await;
         drop(self.parts);
         let cleared = unmount_workspaces(&self.work_root).and_then(|_| match self.is_private {
             true => remove_tree(&self.work_root).map(drop),

@@ -268,6 +268,16 @@ impl Core {
         Ok(live.handle.container_id.clone())
     }
 
+    /// Waits until nobody executes any more, so that nothing is written behind whoever removes the folders now. An
+    /// execution is over when what its cell left is stored too.
+    pub async fn wait_until_idle(&self, limit: Duration) {
+        let sessions = self.registry.all();
+        let turns = sessions
+            .iter()
+            .map(|session| async { drop(session.turn.lock().await) });
+        let _idle = tokio::time::timeout(limit, futures_util::future::join_all(turns)).await;
+    }
+
     /// Lets running cells finish until `wait` has passed, then interrupts them. Sandboxes stay alive.
     pub async fn shut_down(&self, wait: Duration) {
         self.shutting_down.store(true, Ordering::Release);

@@ -32,7 +32,9 @@ impl EngineProxy {
             folder: tempfile::tempdir().unwrap(),
             mood: Arc::new(watch::Sender::new(Mood::Passing)),
         };
-        tokio::spawn(accept(proxy.socket(), proxy.mood.clone()));
+        // Bound before the service is started, which looks for an engine first of all.
+        let listener = UnixListener::bind(proxy.socket()).unwrap();
+        tokio::spawn(accept(listener, proxy.mood.clone()));
         proxy
     }
 
@@ -65,8 +67,7 @@ impl EngineProxy {
     }
 }
 
-async fn accept(socket: PathBuf, mood: Arc<watch::Sender<Mood>>) {
-    let listener = UnixListener::bind(&socket).unwrap();
+async fn accept(listener: UnixListener, mood: Arc<watch::Sender<Mood>>) {
     loop {
         let (caller, _) = listener.accept().await.unwrap();
         if *mood.borrow() != Mood::Gone {
